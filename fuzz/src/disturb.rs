@@ -5,9 +5,9 @@
 
 use f2fs::{
     Result,
+    engine::{Engine, NewNode, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode},
     format::{FileType, inode::flag, quota::QuotaKind},
     units::{Ino, Time},
-    volume::{NewNode, Policy, QuotaLimits, RenameMode, SetAttr, Volume, XattrMode},
 };
 
 /// Maximum number of changed entries of the root, and of each directory there.
@@ -44,7 +44,7 @@ pub fn now() -> Time {
 }
 
 /// Changes a volume that is open for writing.
-pub fn disturb(volume: &mut Volume) -> Disturbed {
+pub fn disturb(volume: &mut Engine) -> Disturbed {
     let mut disturbed = Disturbed::default();
     let root = volume.superblock().root_ino;
     let mut children = names(volume, root);
@@ -81,14 +81,14 @@ pub fn disturb(volume: &mut Volume) -> Disturbed {
     disturbed
 }
 
-fn names(volume: &Volume, dir: Ino) -> Vec<(Vec<u8>, Ino)> {
+fn names(volume: &Engine, dir: Ino) -> Vec<(Vec<u8>, Ino)> {
     let Ok(entries) = volume.entries(dir, 0) else { return Vec::new() };
     let entries = entries.map_while(Result::ok).filter(|entry| entry.name != b"." && entry.name != b"..");
     entries.map(|entry| (entry.name, entry.ino)).take(ENTRIES_MAX).collect()
 }
 
 /// Creates new entries.
-fn grow(volume: &mut Volume, root: Ino, disturbed: &mut Disturbed) {
+fn grow(volume: &mut Engine, root: Ino, disturbed: &mut Disturbed) {
     let salt = disturbed.done;
     let directory = NewNode::new(0o040_755);
     let Some(dir) = disturbed.note(volume.create(root, format!("new {salt}").as_bytes(), &directory)) else {
@@ -106,7 +106,7 @@ fn grow(volume: &mut Volume, root: Ino, disturbed: &mut Disturbed) {
 
 /// Changes one existing entry.
 fn change(
-    volume: &mut Volume,
+    volume: &mut Engine,
     n: usize,
     dir: Ino,
     name: &[u8],

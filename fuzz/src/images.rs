@@ -5,9 +5,9 @@ use std::{fs, io::Read, path::Path, sync::Arc};
 use anyhow::{Context, Result};
 use block::{Device, MemoryDevice};
 use f2fs::{
+    engine::{Engine, Options, join},
     format::{BlockSize, inode::inline},
     units::{BlockAddr, Ino, Nid},
-    volume::{Options, Volume, join},
 };
 
 use crate::Shared;
@@ -100,7 +100,7 @@ fn load(folder: &Path, name: String) -> Result<Image> {
         devices.push(unpack(&folder.join(&file)).with_context(|| file)?);
     }
     let device = join(devices)?;
-    let volume = Volume::open(device.clone(), Options::read_only()).with_context(|| name.clone())?;
+    let volume = Engine::open(device.clone(), Options::read_only()).with_context(|| name.clone())?;
     let targets = targets(&volume, &device)?;
     let superblock = volume.superblock();
     Ok(Image {
@@ -141,7 +141,7 @@ fn unpack(path: &Path) -> Result<Shared> {
     Ok(Arc::new(device))
 }
 
-fn targets(volume: &Volume, device: &Shared) -> Result<Targets> {
+fn targets(volume: &Engine, device: &Shared) -> Result<Targets> {
     let superblock = volume.superblock();
     let size = superblock.block_size.bytes();
     let mut targets = Targets { superblocks: vec![0, 1], ..Targets::default() };
@@ -179,7 +179,7 @@ fn targets(volume: &Volume, device: &Shared) -> Result<Targets> {
     Ok(targets)
 }
 
-fn directory_blocks(volume: &Volume, ino: Ino) -> Vec<u64> {
+fn directory_blocks(volume: &Engine, ino: Ino) -> Vec<u64> {
     let Ok(inode) = volume.inode(ino) else { return Vec::new() };
     if !inode.is_directory() || inode.has_inline(inline::DENTRY) {
         return Vec::new();

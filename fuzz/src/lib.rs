@@ -16,7 +16,7 @@ pub mod survey;
 use std::sync::Arc;
 
 use block::{Counted, Device, Overlay};
-use f2fs::volume::{Options, Volume};
+use f2fs::engine::{Engine, Options};
 
 pub use disturb::Disturbed;
 pub use images::Images;
@@ -47,12 +47,12 @@ pub fn run(images: &Images, case: &[u8]) -> Outcome {
     case::patch(image, patches, device.inner());
     if patches.first().is_some_and(|style| style & case::CHANGE == case::CHANGE) {
         let options = Options { cache_bytes: CACHE_BYTES, ..Options::new(disturb::now) };
-        let Ok(mut volume) = Volume::open(device, options) else { return Outcome::Refused };
+        let Ok(mut volume) = Engine::open(device, options) else { return Outcome::Refused };
         return Outcome::Changed(disturb::disturb(&mut volume));
     }
     let changed = device.inner().changed_ranges();
     let options = Options { cache_bytes: CACHE_BYTES, ..Options::read_only() };
-    let Ok(volume) = Volume::open(device.clone(), options) else { return Outcome::Refused };
+    let Ok(volume) = Engine::open(device.clone(), options) else { return Outcome::Refused };
     let survey = survey::read_everything(&volume);
     drop(volume);
     assert_eq!(device.inner().changed_ranges(), changed, "reading has written");

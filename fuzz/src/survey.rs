@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use f2fs::{
     Error, Result,
+    engine::Engine,
     format::{FileType, quota::QuotaKind},
     units::{Ino, Nid, SegNo},
-    volume::Volume,
 };
 use f2fs_tree::{Entry, ExportOptions, Sink, VolumeSource, export};
 
@@ -51,7 +51,7 @@ impl Survey {
 }
 
 /// Reads everything, within the bounds.
-pub fn read_everything(volume: &Volume) -> Survey {
+pub fn read_everything(volume: &Engine) -> Survey {
     let mut survey = Survey::default();
     let mut seen = HashSet::new();
     let mut pending = vec![volume.superblock().root_ino];
@@ -85,7 +85,7 @@ pub fn read_everything(volume: &Volume) -> Survey {
 }
 
 /// Exports until a bound is reached.
-fn export_some(volume: &Volume, survey: &mut Survey) {
+fn export_some(volume: &Engine, survey: &mut Survey) {
     struct Bounded {
         entries: usize,
         bytes: usize,
@@ -120,7 +120,7 @@ fn export_some(volume: &Volume, survey: &mut Survey) {
     }
 }
 
-fn look(volume: &Volume, ino: Ino, survey: &mut Survey, pending: &mut Vec<Ino>) {
+fn look(volume: &Engine, ino: Ino, survey: &mut Survey, pending: &mut Vec<Ino>) {
     let Some(stat) = survey.note(volume.stat(ino)) else { return };
     survey.inodes += 1;
     let _ = stat.shown_flags();
@@ -140,7 +140,7 @@ fn look(volume: &Volume, ino: Ino, survey: &mut Survey, pending: &mut Vec<Ino>) 
     }
 }
 
-fn directory(volume: &Volume, ino: Ino, survey: &mut Survey, pending: &mut Vec<Ino>) {
+fn directory(volume: &Engine, ino: Ino, survey: &mut Survey, pending: &mut Vec<Ino>) {
     survey.note(volume.is_empty_dir(ino));
     survey.note(volume.lookup(ino, b"no such name"));
     let Some(entries) = survey.note(volume.entries(ino, 0)) else { return };
@@ -162,7 +162,7 @@ fn directory(volume: &Volume, ino: Ino, survey: &mut Survey, pending: &mut Vec<I
     }
 }
 
-fn file(volume: &Volume, ino: Ino, survey: &mut Survey) {
+fn file(volume: &Engine, ino: Ino, survey: &mut Survey) {
     let mut buffer = vec![0; READ_BYTES];
     let mut at = 0;
     for _ in 0..EXTENTS_MAX {

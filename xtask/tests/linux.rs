@@ -5,13 +5,13 @@
 use std::path::{Path, PathBuf};
 
 use f2fs::{
+    engine::QuotaLimits,
     format::{
         BlockSize,
         inode::{Algorithm, Compression},
         quota::QuotaKind,
     },
     mkfs::{self, Overprovision, Plan},
-    volume::QuotaLimits,
 };
 use guest::{
     Content, Manifest, Op, Scope, differences,

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use block::Device;
 use f2fs::{
     Place, Result,
+    engine::{Geometry, Io},
     format::{
         checkpoint::Checkpoint,
         node::{NodeBlock, NodeFormat},
         superblock::Superblock,
     },
     units::{BlockAddr, Ino, Nid},
-    volume::{Geometry, Io},
 };
 use rustc_hash::FxHashMap;
 
@@ -26,7 +26,7 @@ const NODE_SLOTS: usize = 1024;
 pub(crate) const ODD_MAX: usize = 1 << 16;
 
 /// Checks the volume on a device, and only reads from it. The caller concatenates the devices of a volume on
-/// several first ([`f2fs::volume::join`]). `progress` is called often.
+/// several first ([`f2fs::engine::join`]). `progress` is called often.
 ///
 /// # Errors
 /// [`NotF2fs`](f2fs::Error::NotF2fs) if there is no volume. Damage and unreadable sectors are findings.

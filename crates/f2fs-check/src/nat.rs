@@ -2,12 +2,12 @@
 
 use f2fs::{
     Place,
+    engine::{Geometry, Io},
     format::{
         BLOCKS_PER_SEGMENT, bits,
         nat::{self, NatEntry},
     },
     units::{BlockAddr, Nid},
-    volume::{Geometry, Io},
 };
 
 use crate::{

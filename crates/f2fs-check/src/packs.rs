@@ -2,6 +2,7 @@
 
 use f2fs::{
     Error, Place, Result,
+    engine::{Geometry, Io},
     format::{
         BLOCKS_PER_SEGMENT,
         checkpoint::{AllocMode, Checkpoint, Flags, HEAD_BYTES, LogPosition, PackEnd, PackStart, newest},
@@ -11,7 +12,6 @@ use f2fs::{
         superblock::{Features, Superblock},
     },
     units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
-    volume::{Geometry, Io},
 };
 
 use crate::{Certainty, Finding, Kind, Report};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use f2fs::{
     Error, Place, Result,
+    engine::Io,
     format::node::{NodeBlock, NodeFooter},
     units::{BlockAddr, Nid},
-    volume::Io,
 };
 
 /// Maximum number of bytes of one request.

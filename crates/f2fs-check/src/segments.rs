@@ -2,12 +2,12 @@
 
 use f2fs::{
     Place,
+    engine::{Geometry, Io},
     format::{
         BLOCKS_PER_SEGMENT, bits,
         sit::{ENTRY_BYTES, MAP_BYTES, SegmentType},
     },
     units::{BlockAddr, SegNo},
-    volume::{Geometry, Io},
 };
 
 use crate::{Finding, Kind, Progress, Report, Stage, bitmap::Bitmap, packs::Pack};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use f2fs::{
     Place,
+    engine::{Geometry, Io},
     format::{
         checkpoint::Checkpoint,
         sit::SegmentType,
@@ -11,7 +12,6 @@ use f2fs::{
         superblock::{Features, Superblock},
     },
     units::{BlockAddr, SegNo},
-    volume::{Geometry, Io},
 };
 
 use crate::segments::Content;

@@ -53,6 +53,6 @@ fn aged(setup: &model::Setup, device: Arc<block::MemoryDevice>) -> Arc<block::Me
         let op = generator.next(&pair.model);
         pair.step(&op).unwrap_or_else(|error| panic!("{}: {op:?}: {error:#}", setup.name));
     }
-    pair.engine.unmount().expect("the volume is unmounted");
+    pair.subject.unmount().expect("the volume is unmounted");
     device
 }

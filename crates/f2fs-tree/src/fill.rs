@@ -8,10 +8,10 @@ use std::{collections::HashMap, ops::ControlFlow};
 
 use f2fs::{
     Error, Result,
+    engine::{Engine, NewNode, SetAttr, Times, XattrMode},
     format::FileType,
     printable,
     units::Ino,
-    volume::{NewNode, SetAttr, Times, Volume, XattrMode},
 };
 
 use crate::{
@@ -64,7 +64,7 @@ pub fn count(
     source: &mut dyn Source,
     transform: &Transform,
     superblock: &f2fs::format::superblock::Superblock,
-    options: &f2fs::volume::Options,
+    options: &f2fs::engine::Options,
 ) -> Result<Need> {
     let mut counter = NeedCounter::new(superblock, options);
     count_rest(&mut counter, source, transform)?;
@@ -82,7 +82,7 @@ fn count_rest(counter: &mut NeedCounter, source: &mut dyn Source, transform: &Tr
 /// Copies a source's tree into the directory `into`. If it does not fit, [`Error::NoSpace`] states how much
 /// space the whole tree needs.
 pub fn fill(
-    volume: &mut Volume,
+    volume: &mut Engine,
     into: Ino,
     source: &mut dyn Source,
     mut options: FillOptions<'_>,
@@ -145,7 +145,7 @@ struct Directory {
 }
 
 struct Filler<'v> {
-    volume: &'v mut Volume,
+    volume: &'v mut Engine,
     rooms: Rooms,
     /// Every directory met so far, by path.
     directories: HashMap<Vec<u8>, Directory>,

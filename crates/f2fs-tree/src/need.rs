@@ -6,7 +6,7 @@
 use std::{collections::HashMap, ops::Range};
 
 use f2fs::{
-    Error, Result,
+    Error, Result, engine,
     format::{
         FileType,
         acl::Acl,
@@ -21,7 +21,6 @@ use f2fs::{
         xattr::{self, index},
     },
     units::Ino,
-    volume,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -59,7 +58,7 @@ pub(crate) struct Rooms {
 
 impl Rooms {
     /// Returns the capacity of inodes on a volume opened with these options.
-    pub fn of(superblock: &Superblock, options: &volume::Options) -> Rooms {
+    pub fn of(superblock: &Superblock, options: &engine::Options) -> Rooms {
         let (xattr_bit, words) = match options.inline_xattr {
             true => (inline::XATTR, INLINE_XATTR_WORDS as u16),
             false => (0, 0),
@@ -151,7 +150,7 @@ pub struct NeedCounter {
 impl NeedCounter {
     /// Makes a counter for a volume with this superblock, opened with these options. It includes the root
     /// directory's inode from the start.
-    pub fn new(superblock: &Superblock, options: &volume::Options) -> NeedCounter {
+    pub fn new(superblock: &Superblock, options: &engine::Options) -> NeedCounter {
         let rooms = Rooms::of(superblock, options);
         // The root directory never lies in its inode.
         let root = Directory::in_blocks(&rooms);

@@ -1,21 +1,20 @@
 //! The smallest volume that holds a given tree.
 
 use f2fs::{
-    Error, Result,
+    Error, Result, engine,
     format::superblock::Features,
     mkfs::{DeviceSize, Options, Plan},
-    volume,
 };
 
 use crate::{Need, SLACK_BLOCKS, Source, Transform, count};
 
 /// Returns the smallest size in bytes of a volume, on one device, that holds the content of a source plus
-/// `free_percent` of that as free space. `engine` has the options for opening the volume to fill it.
+/// `free_percent` of that as free space. `engine_options` are those for opening the volume to fill it.
 pub fn smallest_for(
     source: &mut dyn Source,
     transform: &Transform,
     options: &Options,
-    engine: &volume::Options,
+    engine_options: &engine::Options,
     free_percent: f64,
 ) -> Result<u64> {
     if !(0.0..=1e6).contains(&free_percent) {
@@ -23,7 +22,7 @@ pub fn smallest_for(
     }
     let least = Plan::smallest_bytes(options)?;
     let empty = plan(options, least)?;
-    let need = count(source, transform, &empty.superblock, engine)?;
+    let need = count(source, transform, &empty.superblock, engine_options)?;
     let own = own_need(options, &need);
     let free = (need.blocks as f64 * free_percent / 100.0).ceil() as u64;
     let blocks = need.blocks + own.blocks + free + SLACK_BLOCKS;

@@ -14,9 +14,9 @@ use std::{
 
 use f2fs::{
     Error, Place, Result,
+    engine::{Engine, ExtentKind, Hidden, Stat},
     format::FileType,
     units::Ino,
-    volume::{ExtentKind, Hidden, Stat, Volume},
     walk::{Found, Step, Walk},
 };
 
@@ -24,7 +24,7 @@ use crate::{Entry, Kind, Metadata, Run, Source, Xattr};
 
 /// A source that reads a volume. See the module.
 pub struct VolumeSource<'v> {
-    volume: &'v Volume,
+    volume: &'v Engine,
     /// True if encrypted files are read as they are stored. If false, they are [`Error::NoKey`].
     raw: bool,
     /// The root with its path, until it is returned.
@@ -64,7 +64,7 @@ enum Piece {
 impl<'v> VolumeSource<'v> {
     /// Starts at `root`. A directory gives its own entry with an empty path and all its contents; any other
     /// file gives one entry called `name`.
-    pub fn new(volume: &'v Volume, root: Ino, name: &[u8]) -> Result<VolumeSource<'v>> {
+    pub fn new(volume: &'v Engine, root: Ino, name: &[u8]) -> Result<VolumeSource<'v>> {
         let path = if volume.inode(root)?.is_directory() { Vec::new() } else { name.to_vec() };
         Ok(VolumeSource {
             volume,
@@ -301,7 +301,7 @@ impl Source for VolumeSource<'_> {
 impl OpenFile {
     /// Returns the length of the compressed cluster that begins at `offset`, if there is one. Its bytes can
     /// only be read together.
-    fn smallest(&self, volume: &Volume, offset: u64) -> Option<u64> {
+    fn smallest(&self, volume: &Engine, offset: u64) -> Option<u64> {
         let extent = self.is_compressed.then(|| volume.next_extent(self.ino, offset).ok()?).flatten()?;
         (extent.kind == ExtentKind::Compressed && extent.offset == offset).then_some(extent.length)
     }

@@ -5,8 +5,8 @@ use std::{fs, io::Write, path::Path, process::Command, sync::Arc};
 use block::{Device, Overlay};
 use f2fs::{
     Error,
+    engine::{Engine, Options},
     format::FileType,
-    volume::{Options, Volume},
 };
 use f2fs_tree::{
     DirSink, DirSource, Entry, ExportOptions, Exported, Kind, Source, TarSink, TarSource, VolumeSource,
@@ -21,11 +21,11 @@ mod golden;
 const IMAGES: [&str; 8] =
     ["base", "extra-attr", "flexible-xattr", "compress-all", "casefold", "verity", "fragmented", "read-only"];
 
-fn open(name: &str) -> Volume {
-    Volume::open(golden::device(name), Options::read_only()).expect("a good volume")
+fn open(name: &str) -> Engine {
+    Engine::open(golden::device(name), Options::read_only()).expect("a good volume")
 }
 
-fn source(volume: &Volume) -> VolumeSource<'_> {
+fn source(volume: &Engine) -> VolumeSource<'_> {
     VolumeSource::new(volume, volume.superblock().root_ino, b"").expect("a root")
 }
 
@@ -235,7 +235,7 @@ fn damage_loses_only_the_damaged_parts() {
     let offset = u64::from(at.0) * 4096 + inode.layout().addrs_at() as u64 + 4 * 10;
     let device = Arc::new(Overlay::new(golden::device("base")));
     device.write(offset, &0x00F0_0000u32.to_le_bytes()).expect("in memory");
-    let volume = Volume::open(device, Options::read_only()).expect("a good volume");
+    let volume = Engine::open(device, Options::read_only()).expect("a good volume");
     let whole = everything(&mut source(&open("base")));
     let mut tar = TarSink::new(Vec::new(), true);
     assert!(export(&mut source(&volume), &mut tar, ExportOptions::default()).is_err());
@@ -281,7 +281,7 @@ fn directories_in_a_cycle_are_an_error() {
     let offset = u64::from(at.0) * 4096 + (area.start + dentries + found.slot * 11 + 4) as u64;
     let device = Arc::new(Overlay::new(golden::device("base")));
     device.write(offset, &entry.ino.0.to_le_bytes()).expect("in memory");
-    let volume = Volume::open(device, Options::read_only()).expect("a good volume");
+    let volume = Engine::open(device, Options::read_only()).expect("a good volume");
     assert_eq!(volume.lookup(entry.ino, b"heir-dir").ok(), Some(entry.ino));
     let mut tar = TarSink::new(Vec::new(), true);
     let error = export(&mut source(&volume), &mut tar, ExportOptions::default()).expect_err("a cycle");

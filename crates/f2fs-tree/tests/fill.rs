@@ -13,10 +13,10 @@ use std::{
 use block::{Counted, Device, MemoryDevice};
 use f2fs::{
     Error,
+    engine::{self, Engine},
     format::{BlockSize, FileType},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{Ino, Time},
-    volume::{self, Volume},
 };
 use f2fs_tree::{
     DirSource, Entry, FillOptions, Filled, Kind, Metadata, Need, SLACK_BLOCKS, Source, TarSource, Transform,
@@ -38,12 +38,12 @@ fn plan(options: &mkfs::Options, bytes: u64) -> Plan {
     Plan::new(options, &[DeviceSize { path: String::new(), bytes }]).unwrap()
 }
 
-fn volume_options() -> volume::Options {
-    volume::Options::new(|| NOW)
+fn volume_options() -> engine::Options {
+    engine::Options::new(|| NOW)
 }
 
 /// Makes a volume in a new image and fills it.
-fn make(image: &Path, plan: &Plan, bytes: u64, source: &mut dyn Source) -> f2fs::Result<(Filled, Volume)> {
+fn make(image: &Path, plan: &Plan, bytes: u64, source: &mut dyn Source) -> f2fs::Result<(Filled, Engine)> {
     File::create(image).and_then(|file| file.set_len(bytes)).unwrap();
     let mut new = NewVolume::begin(device(image), plan, true, volume_options())?;
     let filled = fill(new.volume(), ROOT, source, FillOptions { root: true, ..FillOptions::default() })?;
@@ -69,7 +69,7 @@ fn content(source: &mut dyn Source) -> Content {
 }
 
 /// Compares a volume with its source, name by name.
-fn assert_same(volume: &Volume, expected: &Content, skip: &[&str]) {
+fn assert_same(volume: &Engine, expected: &Content, skip: &[&str]) {
     let mut seen = 0;
     let mut inos: BTreeMap<Vec<u8>, Ino> = BTreeMap::new();
     let mut to_do = vec![(Vec::new(), ROOT)];
@@ -374,8 +374,8 @@ fn a_lack_of_space_reports_the_need_and_leaves_nothing() {
     let given_one = || vec![file("before", 5000)];
     let (_, volume) = make(&image, &plan, 64 << 20, &mut given(given_one(), &data)).unwrap();
     drop(volume);
-    let options = volume::Options { checkpoint_when_asked: true, ..volume_options() };
-    let mut volume = Volume::open(device(&image), options).unwrap();
+    let options = engine::Options { checkpoint_when_asked: true, ..volume_options() };
+    let mut volume = Engine::open(device(&image), options).unwrap();
     // The last part alone would make the engine require more space repeatedly.
     let entries: Vec<Entry> =
         (0..100).flat_map(|n| [file(format!("file{n}"), 1 << 20), file("again", 1 << 20)]).collect();
@@ -468,7 +468,7 @@ fn images_repeat_to_the_byte() {
         File::create(&image).and_then(|file| file.set_len(bytes)).unwrap();
         let epoch = Time { seconds: 1_000_000_000, nanoseconds: 0 };
         let plan = plan(&options("extra_attr,inode_crtime"), bytes);
-        let options = volume::Options::new(move || epoch);
+        let options = engine::Options::new(move || epoch);
         let mut new = NewVolume::begin(device(&image), &plan, true, options).unwrap();
         let transform = Transform { latest: Some(epoch), ..Transform::default() };
         let options = FillOptions { transform, root: true, progress: None };
@@ -555,7 +555,7 @@ fn filling_a_volume_with_many_names_reads_each_block_of_their_directory_few_time
         File::create(tree.join(format!("{n:07}"))).unwrap();
     }
     // The cache is so small that directories' blocks are written on the way.
-    let small_cache = volume::Options { cache_bytes: 1 << 20, ..volume_options() };
+    let small_cache = engine::Options { cache_bytes: 1 << 20, ..volume_options() };
     let device = Arc::new(Counted::new(MemoryDevice::new(128 << 20)));
     let plan = plan(&options(""), 128 << 20);
     let mut new = NewVolume::begin(device.clone(), &plan, true, small_cache).unwrap();

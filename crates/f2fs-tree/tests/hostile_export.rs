@@ -13,6 +13,7 @@ use std::{
 use block::{Device, MemoryDevice};
 use f2fs::{
     Error, Place, Result,
+    engine::{Engine, NewNode, Options, XattrMode},
     format::{
         BlockSize,
         block_size::{DENTRY_BYTES, NAME_SLOT_BYTES},
@@ -21,7 +22,6 @@ use f2fs::{
         inode::{DeviceNumber, inline},
     },
     units::Ino,
-    volume::{NewNode, Options, Volume, XattrMode},
 };
 use f2fs_tree::{DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource, export};
 
@@ -33,7 +33,7 @@ const DIR: u16 = 0o040_777;
 const LINK: u16 = 0o120_777;
 
 /// Returns the offsets on the device of a directory entry: the dentry and the name.
-fn entry_at(volume: &Volume, dir: Ino, name: &[u8]) -> (u64, u64) {
+fn entry_at(volume: &Engine, dir: Ino, name: &[u8]) -> (u64, u64) {
     let inode = volume.inode(dir).expect("sound");
     let found = volume.find_entry(dir, name).expect("sound").expect("it exists");
     let (block, area) = match inode.has_inline(inline::DENTRY) {
@@ -55,8 +55,8 @@ fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let far = outside.as_os_str().as_encoded_bytes();
     let node = NewNode::new;
-    let make = |volume: &mut Volume| -> Result<(Ino, Ino)> {
-        let links = |volume: &mut Volume| -> Result<()> {
+    let make = |volume: &mut Engine| -> Result<(Ino, Ino)> {
+        let links = |volume: &mut Engine| -> Result<()> {
             volume.symlink(ROOT, b"D", far, &node(LINK))?;
             volume.symlink(ROOT, b"E", b"../outside", &node(LINK))?;
             let file = [far, b"/canary"].concat();
@@ -105,7 +105,7 @@ fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
     };
     let (odd, cycle) = make(&mut volume).expect("it fits");
     volume.unmount().expect("it is written");
-    let volume = Volume::open(device.clone(), Options::read_only()).expect("a good volume");
+    let volume = Engine::open(device.clone(), Options::read_only()).expect("a good volume");
     let rename = |dir: Ino, from: &[u8], to: &[u8]| {
         assert_eq!(from.len(), to.len());
         let (dentry, name) = entry_at(&volume, dir, from);
@@ -199,7 +199,7 @@ impl Bench {
 }
 
 fn run(device: &Arc<dyn Device>, sink: &mut dyn Sink, keep_going: bool) -> (Result<Exported>, Vec<String>) {
-    let volume = Volume::open(device.clone(), Options::read_only()).expect("it opens");
+    let volume = Engine::open(device.clone(), Options::read_only()).expect("it opens");
     let mut source = VolumeSource::new(&volume, ROOT, b"").expect("a root");
     let mut lost = Vec::new();
     let mut note = |error: &Error| lost.push(error.to_string());

@@ -13,6 +13,7 @@ use std::{
 use block::{Device, Fault, Faulty, MemoryDevice, Overlay, Rng, Verb};
 use f2fs::{
     Error, Place, Result,
+    engine::{ActiveLogs, Engine, NewNode, Options, SetAttr, XattrMode},
     format::{
         BlockSize, bits,
         dentry::Dentries,
@@ -21,7 +22,6 @@ use f2fs::{
         xattr::entries,
     },
     units::{BlockAddr, Ino, Nid, SegNo},
-    volume::{ActiveLogs, NewNode, Options, SetAttr, Volume, XattrMode},
 };
 use f2fs_tree::{Entry, ExportOptions, Kind, Loss, Metadata, Sink, VolumeSource, export};
 
@@ -268,7 +268,7 @@ fn make() -> Arc<dyn Device> {
         Compression { algorithm: Algorithm::Lz4, log_cluster_blocks: 2, checksum: true, level: 0 };
     let options =
         Options { compression, active_logs: ActiveLogs::default(), ..Options::new(|| support::NOW) };
-    let mut volume = Volume::open(device.clone(), options).expect("the volume opens");
+    let mut volume = Engine::open(device.clone(), options).expect("the volume opens");
     fill(&mut volume).expect("everything fits");
     // Both checkpoints have the same tree.
     volume.checkpoint().expect("it is written");
@@ -277,9 +277,9 @@ fn make() -> Arc<dyn Device> {
     device
 }
 
-fn fill(volume: &mut Volume) -> Result<()> {
+fn fill(volume: &mut Engine) -> Result<()> {
     let mut rng = Rng::new(1);
-    let file = |volume: &mut Volume, dir: Ino, name: &[u8], bytes: &[u8]| -> Result<Ino> {
+    let file = |volume: &mut Engine, dir: Ino, name: &[u8], bytes: &[u8]| -> Result<Ino> {
         let ino = volume.create(dir, name, &NewNode::new(FILE))?;
         volume.write(ino, 0, bytes)?;
         Ok(ino)
@@ -345,7 +345,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn of(volume: &Volume) -> Blocks {
+    fn of(volume: &Engine) -> Blocks {
         let mut blocks =
             Blocks { of_kind: BTreeMap::new(), of_nodes: BTreeMap::new(), paths: BTreeMap::new() };
         let mut pending = vec![(ROOT, Vec::new())];
@@ -372,12 +372,12 @@ impl Blocks {
         self.of_kind.entry(kind).or_default().push((addr, holds));
     }
 
-    fn node(&mut self, volume: &Volume, kind: BlockKind, nid: Nid, holds: Holds) {
+    fn node(&mut self, volume: &Engine, kind: BlockKind, nid: Nid, holds: Holds) {
         self.of_nodes.entry(nid).or_default().add(&holds);
         self.push(kind, volume.nat_entry(nid).expect("sound").addr, holds);
     }
 
-    fn inode(&mut self, volume: &Volume, ino: Ino, paths: &[Path]) {
+    fn inode(&mut self, volume: &Engine, ino: Ino, paths: &[Path]) {
         let inode = volume.inode(ino).expect("sound");
         let is_dir = inode.is_directory();
         let all = Holds { below: paths.iter().cloned().collect(), ..Holds::default() };
@@ -412,7 +412,7 @@ impl Blocks {
     }
 
     /// Adds a node of a file's map, `depth` levels above its direct nodes.
-    fn tree(&mut self, volume: &Volume, ino: Ino, nid: Nid, start: u64, depth: u32, of: (u64, u64)) {
+    fn tree(&mut self, volume: &Engine, ino: Ino, nid: Nid, start: u64, depth: u32, of: (u64, u64)) {
         if nid == Nid::NULL {
             return;
         }
@@ -433,7 +433,7 @@ impl Blocks {
     }
 
     /// Returns blocks of a file or directory as parts of the tree.
-    fn content(&self, volume: &Volume, ino: Ino, range: Range<u64>) -> Holds {
+    fn content(&self, volume: &Engine, ino: Ino, range: Range<u64>) -> Holds {
         let paths = &self.paths[&ino];
         let inode = volume.inode(ino).expect("sound");
         if inode.head().mode.get() & 0o170_000 == 0o120_000 {
@@ -456,7 +456,7 @@ impl Blocks {
         holds
     }
 
-    fn addrs(&mut self, volume: &Volume, ino: Ino, addrs: impl Iterator<Item = BlockAddr>, start: u64) {
+    fn addrs(&mut self, volume: &Engine, ino: Ino, addrs: impl Iterator<Item = BlockAddr>, start: u64) {
         let inode = volume.inode(ino).expect("sound");
         let mut cluster = None;
         for (block, addr) in (start..).zip(addrs) {
@@ -479,7 +479,7 @@ impl Blocks {
     }
 
     /// Adds the blocks outside the main area.
-    fn tables(&mut self, volume: &Volume) {
+    fn tables(&mut self, volume: &Engine) {
         let geometry = volume.geometry();
         let nodes = self.of_nodes.clone();
         let mut journal = Holds::default();
@@ -549,7 +549,7 @@ fn damaged(
 
 /// Exports everything that can be read. Returns the tree and the paths of the losses.
 fn rescue(device: Arc<dyn Device>) -> Result<(Tree, Vec<Path>)> {
-    let volume = Volume::open(device, Options::read_only())?;
+    let volume = Engine::open(device, Options::read_only())?;
     let mut source = VolumeSource::new(&volume, ROOT, b"")?;
     let (mut tree, mut lost) = (Tree::default(), Vec::new());
     let mut note = |error: &Error| match error {
@@ -565,7 +565,7 @@ fn rescue(device: Arc<dyn Device>) -> Result<(Tree, Vec<Path>)> {
 #[test]
 fn one_damaged_block_loses_only_its_content() {
     let device = make();
-    let volume = Volume::open(device.clone(), Options::read_only()).expect("a good volume");
+    let volume = Engine::open(device.clone(), Options::read_only()).expect("a good volume");
     let blocks = Blocks::of(&volume);
     let (before, lost) = rescue(device.clone()).expect("a good volume");
     assert!(lost.is_empty() && before.nodes.len() > 1400, "{} entries", before.nodes.len());

@@ -10,9 +10,9 @@ use std::{
 
 use block::{Counted, Device, MemoryDevice, Rng};
 use f2fs::{
+    engine::{Engine, NewNode, Options},
     mkfs::{self, DeviceSize, Plan},
     units::{Ino, Time},
-    volume::{NewNode, Options, Volume},
 };
 use serde_json::json;
 
@@ -47,15 +47,15 @@ fn now() -> Time {
     Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
 }
 
-fn volume(device: Arc<dyn Device>) -> Result<Volume> {
+fn volume(device: Arc<dyn Device>) -> Result<Engine> {
     let options = mkfs::Options::new([7; 16]);
     let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
     let plan = Plan::new(&options, &[size])?;
     mkfs::NewVolume::begin(device.clone(), &plan, true, Options::new(now))?.finish()?;
-    Ok(Volume::open(device, Options::new(now))?)
+    Ok(Engine::open(device, Options::new(now))?)
 }
 
-fn file(volume: &mut Volume, name: &[u8]) -> Result<Ino> {
+fn file(volume: &mut Engine, name: &[u8]) -> Result<Ino> {
     let root = volume.superblock().root_ino;
     Ok(volume.create(root, name, &NewNode::new(0o100_644))?)
 }
@@ -162,7 +162,7 @@ fn open_large() -> Result<f64> {
     made.unmount()?;
     drop(made);
     let before = device.counts().read_bytes;
-    let opened = Volume::open(device.clone(), Options::new(now))?;
+    let opened = Engine::open(device.clone(), Options::new(now))?;
     opened.lookup(opened.superblock().root_ino, b"7")?;
     Ok((device.counts().read_bytes - before) as f64 / 4096.0)
 }

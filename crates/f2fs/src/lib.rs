@@ -41,7 +41,7 @@
 //! - [`File`] and [`FileOptions`] are open files, [`ReadDir`] and [`WalkDir`] list directories, [`Metadata`] are the facts about a file.
 //! - [`Error`] says what happened, and where on the volume.
 //! - [`mkfs`] plans new volumes; [`format`](mod@format) has the structures on the device.
-//! - [`volume`] is the engine below, by inode numbers, as a mount needs it; [`Volume::engine`] leads there.
+//! - [`engine`] has the [`Engine`](engine::Engine) below, by inode numbers, as a mount needs it; [`Volume::engine`] leads there.
 //!
 //! *Invariants*: this crate does not print, spawn threads or read the clock, and has no `unsafe`. Bytes from
 //! a device are untrusted until a check turns them into a typed value. Hostile bytes cause a located
@@ -51,6 +51,7 @@
 #![warn(unreachable_pub, clippy::must_use_candidate, clippy::missing_errors_doc)]
 
 mod disk;
+pub mod engine;
 mod error;
 mod files;
 pub mod format;
@@ -61,7 +62,6 @@ mod nodes;
 pub mod printable;
 mod segments;
 pub mod units;
-pub mod volume;
 pub mod walk;
 
 pub use error::{Error, Place, Result};

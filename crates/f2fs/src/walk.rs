@@ -10,9 +10,9 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{
     Error, Place, Result,
+    engine::{DirEntry, Engine},
     format::FileType,
     units::Ino,
-    volume::{DirEntry, Volume},
 };
 
 /// Maximum number of damaged parts of one directory that are reported one by one.
@@ -80,7 +80,7 @@ impl Walk {
     ///
     /// # Errors
     /// The directory was entered before, or nothing of it can be read.
-    pub fn enter(&mut self, volume: &Volume, dir: Ino) -> Result<Vec<Error>> {
+    pub fn enter(&mut self, volume: &Engine, dir: Ino) -> Result<Vec<Error>> {
         if self.entered.contains(&dir) {
             let is_inside = self.levels.iter().any(|level| level.dir == dir);
             let what =
@@ -101,7 +101,7 @@ impl Walk {
     ///
     /// # Errors
     /// Those of [`enter`](Self::enter), and the first damage of the directory.
-    pub fn enter_whole(&mut self, volume: &Volume, dir: Ino) -> Result<()> {
+    pub fn enter_whole(&mut self, volume: &Engine, dir: Ino) -> Result<()> {
         self.enter(volume, dir)?.into_iter().next().map_or(Ok(()), Err)
     }
 
@@ -111,7 +111,7 @@ impl Walk {
     ///
     /// # Errors
     /// Those of [`enter_whole`](Self::enter_whole), and [`Error::Corrupt`] for a directory that belongs elsewhere.
-    pub fn enter_own(&mut self, volume: &Volume, found: &Found) -> Result<()> {
+    pub fn enter_own(&mut self, volume: &Engine, found: &Found) -> Result<()> {
         self.enter_whole(volume, found.ino)?;
         let parent = volume.lookup(found.ino, b"..")?;
         if parent != found.dir {
@@ -127,7 +127,7 @@ impl Walk {
     /// # Errors
     /// Those of [`enter_own`](Self::enter_own), and those of removing each entry. Entries that were removed before the
     /// error stay removed.
-    pub fn remove(&mut self, volume: &mut Volume, dir: Ino, name: &[u8]) -> Result<()> {
+    pub fn remove(&mut self, volume: &mut Engine, dir: Ino, name: &[u8]) -> Result<()> {
         let ino = volume.lookup(dir, name)?;
         self.enter_own(volume, &Found { dir, name: name.to_vec(), ino, kind: None })?;
         while let Some(step) = self.next() {
@@ -204,7 +204,7 @@ impl Iterator for Walk {
 
 /// Reads the names of a directory without `.` and `..`, each once and in byte order, and the damage that
 /// hides others.
-fn names(volume: &Volume, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
+fn names(volume: &Engine, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
     let (mut names, mut damage, mut further) = (Vec::new(), Vec::new(), 0u64);
     for entry in volume.entries(dir, 0)? {
         match entry {
@@ -243,7 +243,7 @@ fn names(volume: &Volume, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
 }
 
 /// Returns true if an inode confirms that it has a name in this directory.
-fn belongs(volume: &Volume, dir: Ino, ino: Ino) -> bool {
+fn belongs(volume: &Engine, dir: Ino, ino: Ino) -> bool {
     let Ok(inode) = volume.inode(ino) else { return false };
     // Old kernels do not keep a directory's parent field up to date.
     inode.head().pino.get() == dir.0

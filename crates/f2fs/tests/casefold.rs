@@ -7,9 +7,9 @@ use std::sync::Arc;
 use block::{Counted, Device, MemoryDevice};
 use f2fs::{
     Error,
+    engine::{Engine, NewNode, Options, SetAttr},
     format::{BlockSize, inode::flag},
     units::Ino,
-    volume::{NewNode, Options, SetAttr, Volume},
 };
 
 const ROOT: Ino = Ino(3);
@@ -20,7 +20,7 @@ const FLAGS_AT: u64 = 80;
 
 type Counting = Arc<Counted<MemoryDevice>>;
 
-fn format() -> (Counting, Volume) {
+fn format() -> (Counting, Engine) {
     let device = Arc::new(Counted::new(MemoryDevice::new(BYTES)));
     let volume = support::format_on(device.clone(), &["casefold"], BlockSize::B4K);
     (device, volume)
@@ -30,13 +30,13 @@ fn options(cache_bytes: usize) -> Options {
     Options { cache_bytes, ..Options::new(|| support::NOW) }
 }
 
-fn make_dir(volume: &mut Volume, name: &[u8], flags: u32) -> Ino {
+fn make_dir(volume: &mut Engine, name: &[u8], flags: u32) -> Ino {
     let dir = volume.create(ROOT, name, &NewNode::new(0o040_755)).unwrap();
     volume.set_attr(dir, &SetAttr { flags: Some(flags), ..SetAttr::default() }).unwrap();
     dir
 }
 
-fn fill(volume: &mut Volume, dir: Ino, names: u32) {
+fn fill(volume: &mut Engine, dir: Ino, names: u32) {
     for n in 0..names {
         volume
             .create(dir, format!("Name {n} that takes a few slots").as_bytes(), &NewNode::new(FILE))
@@ -46,7 +46,7 @@ fn fill(volume: &mut Volume, dir: Ino, names: u32) {
 
 /// Reopens a volume after turning a plain directory into a casefolded one. Its names then lie where a hash of
 /// all their code points leads.
-fn fold(device: &Counting, mut volume: Volume, dir: Ino, cache_bytes: usize) -> Volume {
+fn fold(device: &Counting, mut volume: Engine, dir: Ino, cache_bytes: usize) -> Engine {
     volume.unmount().unwrap();
     let block = u64::from(volume.nat_entry(dir.into()).unwrap().addr.0) * 4096;
     drop(volume);
@@ -56,7 +56,7 @@ fn fold(device: &Counting, mut volume: Volume, dir: Ino, cache_bytes: usize) -> 
     let flags = u32::from_le_bytes(inode[at..at + 4].try_into().unwrap()) | flag::CASEFOLD;
     inode[at..at + 4].copy_from_slice(&flags.to_le_bytes());
     device.write(block, &inode).unwrap();
-    Volume::open(device.clone(), options(cache_bytes)).unwrap()
+    Engine::open(device.clone(), options(cache_bytes)).unwrap()
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn many_absent_names_cost_one_walk_through_a_directory() {
     let blocks = inode.head().blocks.get();
     let by_hash = 2 * u64::from(inode.head().current_depth.get());
     drop((inode, volume));
-    let volume = Volume::open(device.clone(), options(1 << 20)).unwrap();
+    let volume = Engine::open(device.clone(), options(1 << 20)).unwrap();
     device.take_counts();
     for n in 0..ABSENT {
         assert!(matches!(volume.lookup(dir, format!("absent {n}").as_bytes()), Err(Error::NotFound)));
@@ -86,7 +86,7 @@ fn names_of_a_new_casefolded_directory_cost_no_more_than_those_of_a_plain_one() 
         let (device, volume) = format();
         drop(volume);
         // The cache is so small that most blocks of the directory are only on the device.
-        let mut volume = Volume::open(device.clone(), options(128 << 10)).unwrap();
+        let mut volume = Engine::open(device.clone(), options(128 << 10)).unwrap();
         let dir = make_dir(&mut volume, b"dir", flags);
         device.take_counts();
         fill(&mut volume, dir, 2000);
@@ -148,7 +148,7 @@ fn names_hashed_with_ignorable_code_points_are_found_once_their_directory_has_le
 }
 
 /// Gives an inline directory several buckets in the lowest level of its future hash table.
-fn set_dir_level(device: &Counting, volume: &mut Volume, dir: Ino, level: u8) {
+fn set_dir_level(device: &Counting, volume: &mut Engine, dir: Ino, level: u8) {
     const DIR_LEVEL_AT: usize = 347;
     volume.checkpoint().unwrap();
     let block = u64::from(volume.nat_entry(dir.into()).unwrap().addr.0) * 4096;
@@ -156,6 +156,6 @@ fn set_dir_level(device: &Counting, volume: &mut Volume, dir: Ino, level: u8) {
     device.read(block, &mut inode).unwrap();
     inode[DIR_LEVEL_AT] = level;
     device.write(block, &inode).unwrap();
-    *volume = Volume::open(device.clone(), options(1 << 20)).unwrap();
+    *volume = Engine::open(device.clone(), options(1 << 20)).unwrap();
     assert_eq!(volume.inode(dir).unwrap().head().dir_level, level);
 }

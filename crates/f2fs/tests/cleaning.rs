@@ -7,16 +7,16 @@ use std::sync::Arc;
 use block::{MemoryDevice, Rng};
 use f2fs::{
     Error,
+    engine::{ActiveLogs, Engine, InPlace, NewNode, Options, Policy},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Ino,
-    volume::{ActiveLogs, InPlace, NewNode, Options, Policy, Volume},
 };
 
 const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
 
 /// Fills a volume up to a share of its user blocks, with one large and many small files.
-fn fill(volume: &mut Volume, share: f64) -> (Ino, u64) {
+fn fill(volume: &mut Engine, share: f64) -> (Ino, u64) {
     let user_blocks = volume.last_checkpoint().user_blocks;
     let goal = (user_blocks as f64 * share) as u64;
     let big = volume.create(ROOT, b"big", &NewNode::new(FILE)).unwrap();
@@ -42,7 +42,7 @@ fn random_overwrites_succeed_at_95_percent() {
     {
         support::mkfs(&path, bytes, arguments);
         let options = Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-        let mut volume = Volume::open(support::device(&path), options).unwrap();
+        let mut volume = Engine::open(support::device(&path), options).unwrap();
         let (big, blocks) = fill(&mut volume, share);
         let mut rng = Rng::new(1);
         let mut marks = vec![0u8; blocks as usize];
@@ -154,7 +154,7 @@ fn nodes_and_data_take_turns_on_a_nearly_full_volume() {
     for (arguments, bytes, active_logs) in cases {
         support::mkfs(&path, bytes, arguments);
         let options = Options { active_logs, cache_bytes: 1 << 20, ..Options::new(|| support::NOW) };
-        let mut volume = Volume::open(support::device(&path), options).unwrap();
+        let mut volume = Engine::open(support::device(&path), options).unwrap();
         let (big, blocks) = fill(&mut volume, 0.9);
         let mut rng = Rng::new(9);
         let mut small = Vec::new();
@@ -238,7 +238,7 @@ fn dirty_data_never_exceeds_the_free_space() {
         volume.unmount().unwrap();
         drop(volume);
         model::fsck::fsck(&device).unwrap();
-        let volume = Volume::open(device, Options::read_only()).unwrap();
+        let volume = Engine::open(device, Options::read_only()).unwrap();
         let mut content = vec![0; blocks as usize * 4096];
         volume.read(big, 0, &mut content).unwrap();
         assert!(content.iter().all(|byte| *byte == 5));

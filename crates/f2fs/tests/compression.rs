@@ -10,9 +10,9 @@ use std::path::Path;
 use block::Rng;
 use f2fs::{
     Error,
+    engine::{Engine, ExtentKind, NewNode, Options, Policy, SetAttr},
     format::inode::{Algorithm, Compression, flag, inline},
     units::{BlockAddr, Ino},
-    volume::{ExtentKind, NewNode, Options, Policy, SetAttr, Volume},
 };
 use support::NOW;
 
@@ -23,21 +23,21 @@ const BLOCK: u64 = 4096;
 const FEATURES: [&str; 2] = ["-O", "extra_attr,compression,inode_checksum"];
 const ALL: [Algorithm; 4] = [Algorithm::Lzo, Algorithm::Lz4, Algorithm::Zstd, Algorithm::LzoRle];
 
-fn open(path: &Path, compression: Compression, cache_bytes: usize) -> Volume {
+fn open(path: &Path, compression: Compression, cache_bytes: usize) -> Engine {
     let options = Options { compression, cache_bytes, ..Options::new(|| NOW) };
-    Volume::open(support::device(path), options).expect("the volume opens")
+    Engine::open(support::device(path), options).expect("the volume opens")
 }
 
 fn lz4() -> Compression {
     Compression { algorithm: Algorithm::Lz4, log_cluster_blocks: 2, checksum: false, level: 0 }
 }
 
-fn with_flags(volume: &mut Volume, ino: Ino, flags: u32) -> f2fs::Result<()> {
+fn with_flags(volume: &mut Engine, ino: Ino, flags: u32) -> f2fs::Result<()> {
     volume.set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() })
 }
 
 /// Makes a directory in which everything is compressed.
-fn compressed_dir(volume: &mut Volume, name: &[u8]) -> Ino {
+fn compressed_dir(volume: &mut Engine, name: &[u8]) -> Ino {
     let dir = volume.create(ROOT, name, &NewNode::new(DIR)).unwrap();
     with_flags(volume, dir, flag::COMPRESS).unwrap();
     dir
@@ -55,7 +55,7 @@ fn content(rng: &mut Rng, length: usize, noise: bool) -> Vec<u8> {
 }
 
 /// Checks the counters of a file against its map, and returns the number of compressed clusters.
-fn check_map(volume: &Volume, ino: Ino) -> usize {
+fn check_map(volume: &Engine, ino: Ino) -> usize {
     let inode = volume.inode(ino).unwrap();
     let size = inode.layout().cluster_blocks() as u64;
     let released = inode.has_inline(inline::COMPRESS_RELEASED);
@@ -86,7 +86,7 @@ fn check_map(volume: &Volume, ino: Ino) -> usize {
     clusters
 }
 
-fn read(volume: &Volume, ino: Ino) -> Vec<u8> {
+fn read(volume: &Engine, ino: Ino) -> Vec<u8> {
     let mut bytes = vec![0xEE; volume.stat(ino).unwrap().size as usize];
     assert_eq!(volume.read(ino, 0, &mut bytes).unwrap(), bytes.len());
     bytes
@@ -98,7 +98,7 @@ fn put(copy: &mut Vec<u8>, offset: usize, data: &[u8]) {
 }
 
 /// Makes random changes to a file and to its copy.
-fn change(volume: &mut Volume, ino: Ino, copy: &mut Vec<u8>, rng: &mut Rng, most: u64) {
+fn change(volume: &mut Engine, ino: Ino, copy: &mut Vec<u8>, rng: &mut Rng, most: u64) {
     let (offset, noise) = (rng.below(most), rng.chance(0.3));
     let length = match rng.below(4) {
         0 => 1 + rng.below(5000),
@@ -297,7 +297,7 @@ fn compression_is_inherited_and_chosen_by_extension() {
         plain_extensions: vec!["zip".into()],
         ..Options::new(|| NOW)
     };
-    let mut volume = Volume::open(support::device(&path), options).unwrap();
+    let mut volume = Engine::open(support::device(&path), options).unwrap();
     let dir = compressed_dir(&mut volume, b"dir");
     let sub = volume.create(dir, b"sub", &NewNode::new(DIR)).unwrap();
     let never = volume.create(dir, b"never", &NewNode::new(DIR)).unwrap();
@@ -546,7 +546,7 @@ fn an_unreadable_cluster_is_not_written_in_part_and_delays_no_other_file() {
     let whole = content(&mut Rng::new(1), 8 * BLOCK as usize, false);
     volume.write(ino, 0, &whole).unwrap();
     volume.checkpoint().unwrap();
-    let damage = |volume: &Volume, offset: u64| {
+    let damage = |volume: &Engine, offset: u64| {
         let extent = volume.next_extent(ino, offset).unwrap().unwrap();
         assert_eq!(extent.kind, ExtentKind::Compressed);
         volume.device().write(extent.physical.unwrap(), &[0xFF; BLOCK as usize]).unwrap();

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use block::{Counted, Device, MemoryDevice};
 use f2fs::{
     Error,
+    engine::{Engine, NewNode, Options, RenameMode},
     format::BlockSize,
     units::Ino,
-    volume::{NewNode, Options, RenameMode, Volume},
 };
 
 const ROOT: Ino = Ino(3);
@@ -20,7 +20,7 @@ const BLOCK: u64 = 4096;
 
 type Counting = Arc<Counted<MemoryDevice>>;
 
-fn format(bytes: u64) -> (Counting, Volume) {
+fn format(bytes: u64) -> (Counting, Engine) {
     let device = Arc::new(Counted::new(MemoryDevice::new(bytes)));
     let volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     (device, volume)
@@ -30,10 +30,10 @@ fn options(cache_bytes: usize) -> Options {
     Options { cache_bytes, ..Options::new(|| support::NOW) }
 }
 
-fn reopen(device: &Counting, mut volume: Volume, options: Options) -> Volume {
+fn reopen(device: &Counting, mut volume: Engine, options: Options) -> Engine {
     volume.unmount().unwrap();
     drop(volume);
-    let volume = Volume::open(device.clone(), options).unwrap();
+    let volume = Engine::open(device.clone(), options).unwrap();
     device.take_counts();
     volume
 }
@@ -81,7 +81,7 @@ fn a_cycle_of_directories_is_met_after_a_few_steps_on_a_volume_with_many_inodes(
     let (device, volume) = format(256 << 20);
     drop(volume);
     let mut volume =
-        Volume::open(device.clone(), Options { inline_dentry: false, ..options(64 << 20) }).unwrap();
+        Engine::open(device.clone(), Options { inline_dentry: false, ..options(64 << 20) }).unwrap();
     let outer = volume.create(ROOT, b"outer", &NewNode::new(DIR)).unwrap();
     let inner = volume.create(outer, b"inner", &NewNode::new(DIR)).unwrap();
     let moved = volume.create(ROOT, b"moved", &NewNode::new(DIR)).unwrap();
@@ -100,7 +100,7 @@ fn a_cycle_of_directories_is_met_after_a_few_steps_on_a_volume_with_many_inodes(
     assert_eq!(block[ino_at..ino_at + 4], ROOT.0.to_le_bytes());
     block[ino_at..ino_at + 4].copy_from_slice(&inner.0.to_le_bytes());
     device.write(u64::from(addr.0) * BLOCK, &block).unwrap();
-    let mut volume = Volume::open(device.clone(), options(64 << 20)).unwrap();
+    let mut volume = Engine::open(device.clone(), options(64 << 20)).unwrap();
     device.take_counts();
     let refused = volume.rename(ROOT, b"moved", inner, b"moved", RenameMode::Replace);
     assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");

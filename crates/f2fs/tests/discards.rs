@@ -11,9 +11,9 @@ use std::{
 use block::{Counted, Device, DiscardUnit, Geometry, MemoryDevice, Recording, Verb};
 use f2fs::{
     Error,
+    engine::{Engine, NewNode, Options},
     format::BlockSize,
     units::{Ino, Time},
-    volume::{NewNode, Options, Volume},
 };
 
 const ROOT: Ino = Ino(3);
@@ -21,8 +21,8 @@ const FILE: u16 = 0o100_644;
 /// Minimum size of a discard after a checkpoint, in bytes.
 const UNIT_BYTES: u64 = 64 << 10;
 
-fn open(device: Arc<dyn block::Device>) -> Volume {
-    Volume::open(device, Options { discard: true, ..Options::new(Time::default) }).unwrap()
+fn open(device: Arc<dyn block::Device>) -> Engine {
+    Engine::open(device, Options { discard: true, ..Options::new(Time::default) }).unwrap()
 }
 
 /// Removing every second small file leaves no run that is worth a discard. Removing the others then leaves
@@ -39,7 +39,7 @@ fn scattered_blocks_wait_until_their_neighbours_are_free() {
         volume.write(ino, 0, &[1; 4096]).unwrap();
     }
     volume.checkpoint().unwrap();
-    let discards_after = |volume: &mut Volume, removed: &mut dyn Iterator<Item = u32>| {
+    let discards_after = |volume: &mut Engine, removed: &mut dyn Iterator<Item = u32>| {
         removed.for_each(|n| volume.unlink(ROOT, &name(n)).unwrap());
         device.take_counts();
         volume.checkpoint().unwrap();
@@ -73,7 +73,7 @@ fn a_recovery_in_memory_discards_nothing() {
     drop(volume);
     device.take_trace();
     let options = Options { discard: true, ..Options::read_only() };
-    let volume = Volume::open(device.clone(), options).unwrap();
+    let volume = Engine::open(device.clone(), options).unwrap();
     assert_eq!(volume.stat(ino).unwrap().size, 8 << 20, "the fsync is rolled forward");
     while volume.discards().issue().unwrap() > 0 {}
     let changes: Vec<_> = device.take_trace().into_iter().filter(|it| it.verb != Verb::Read).collect();

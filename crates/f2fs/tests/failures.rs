@@ -11,12 +11,12 @@ use std::{
 use block::{Counted, Device, Fault, Faulty, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
     Error, Result,
-    format::{BlockSize, checkpoint::Flags, inode::flag, quota::QuotaKind},
-    units::{BlockAddr, Ino},
-    volume::{
-        Cleaned, InPlace, NewNode, OnError, Options, Policy, QuotaLimits, RenameMode, SetAttr, Volume,
+    engine::{
+        Cleaned, Engine, InPlace, NewNode, OnError, Options, Policy, QuotaLimits, RenameMode, SetAttr,
         XattrMode,
     },
+    format::{BlockSize, checkpoint::Flags, inode::flag, quota::QuotaKind},
+    units::{BlockAddr, Ino},
 };
 use model::setup::{copy, load, store};
 use support::NOW;
@@ -25,8 +25,8 @@ const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
 
 /// Runs the tests' work on a volume: files are written, synced one by one, overwritten, removed.
-fn work(volume: &mut Volume, mut on_error: impl FnMut(&Volume, &Error) -> bool) -> bool {
-    let mut make_durable = |volume: &mut Volume, sync: &dyn Fn(&mut Volume) -> Result<()>| loop {
+fn work(volume: &mut Engine, mut on_error: impl FnMut(&Engine, &Error) -> bool) -> bool {
+    let mut make_durable = |volume: &mut Engine, sync: &dyn Fn(&mut Engine) -> Result<()>| loop {
         match sync(volume) {
             Ok(()) => return true,
             Err(error) if on_error(volume, &error) => {}
@@ -42,7 +42,7 @@ fn work(volume: &mut Volume, mut on_error: impl FnMut(&Volume, &Error) -> bool) 
         if !make_durable(volume, &|volume| volume.fsync(ino, false)) {
             return false;
         }
-        if n % 2 == 1 && !make_durable(volume, &Volume::checkpoint) {
+        if n % 2 == 1 && !make_durable(volume, &Engine::checkpoint) {
             return false;
         }
         if volume.write(ino, 5000, &[n + 100; 100]).is_err() {
@@ -55,10 +55,10 @@ fn work(volume: &mut Volume, mut on_error: impl FnMut(&Volume, &Error) -> bool) 
     if volume.unlink(ROOT, b"a").is_err() {
         return false;
     }
-    make_durable(volume, &Volume::unmount)
+    make_durable(volume, &Engine::unmount)
 }
 
-fn check(volume: &Volume) {
+fn check(volume: &Engine) {
     assert!(matches!(volume.lookup(ROOT, b"a"), Err(Error::NotFound)));
     for n in 1..6u8 {
         let mut wanted = vec![n; 30_000];
@@ -75,13 +75,13 @@ fn fresh(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-fn open(device: Arc<dyn Device>, on_error: OnError) -> Volume {
+fn open(device: Arc<dyn Device>, on_error: OnError) -> Engine {
     open_for(device, on_error, None)
 }
 
-fn open_for(device: Arc<dyn Device>, on_error: OnError, write_through_bytes: Option<usize>) -> Volume {
+fn open_for(device: Arc<dyn Device>, on_error: OnError, write_through_bytes: Option<usize>) -> Engine {
     let options = Options { on_error, write_through_bytes, ..Options::new(|| NOW) };
-    Volume::open(device, options).expect("the volume opens")
+    Engine::open(device, options).expect("the volume opens")
 }
 
 /// If any single write fails once, the work succeeds in the end, as without the failure.
@@ -267,7 +267,7 @@ fn an_insertion_that_fails_half_way_loses_nothing() {
     assert!(matches!(volume.insert_range(ino, 0, 300 * 4096), Err(Error::Io { .. })));
     let mut found = vec![0; 4096];
     for n in (0..BLOCKS).filter(|n| *n != 20) {
-        let is_at = |volume: &Volume, place: u64, found: &mut [u8]| {
+        let is_at = |volume: &Engine, place: u64, found: &mut [u8]| {
             matches!(volume.read(ino, place * 4096, found), Ok(4096)) && *found == block(n)
         };
         let there = is_at(&volume, n, &mut found) || is_at(&volume, n + 300, &mut found);
@@ -313,7 +313,7 @@ fn a_bad_sector_under_one_file_does_not_stop_checkpoints() {
     let fault = Fault::ErrorIn { verb: Verb::Write, range };
     let device = Arc::new(Faulty::new(inner.clone(), vec![fault]));
 
-    let mut volume = Volume::open(device, options()).unwrap();
+    let mut volume = Engine::open(device, options()).unwrap();
     volume.write(bad, 10, &[2; 100]).unwrap();
     let good = volume.create(ROOT, b"good", &NewNode::new(FILE)).unwrap();
     volume.write(good, 0, &[3; 9000]).unwrap();
@@ -325,7 +325,7 @@ fn a_bad_sector_under_one_file_does_not_stop_checkpoints() {
     assert!(matches!(volume.unmount(), Err(Error::Io { .. })), "the error is reported");
     drop(volume);
 
-    let volume = Volume::open(inner, options()).unwrap();
+    let volume = Engine::open(inner, options()).unwrap();
     let mut bytes = vec![0; 9000];
     assert_eq!(volume.read(good, 0, &mut bytes).unwrap(), 9000);
     assert!(bytes == [4; 9000]);
@@ -463,8 +463,8 @@ fn crowded(path: &Path) -> MemoryDevice {
 }
 
 /// Opens a volume with little memory.
-fn open_small(device: Arc<dyn Device>) -> Result<Volume> {
-    Volume::open(device, small_options())
+fn open_small(device: Arc<dyn Device>) -> Result<Engine> {
+    Engine::open(device, small_options())
 }
 
 fn small_options() -> Options {
@@ -473,14 +473,14 @@ fn small_options() -> Options {
 
 /// Reads enough other nodes to evict all earlier ones from a small cache: nine adjacent inodes for each of
 /// the sixteen shards of the node cache.
-fn forget(volume: &Volume) {
+fn forget(volume: &Engine) {
     let first = volume.lookup(ROOT, b"other100").unwrap();
     for n in 0..9 * 16 {
         volume.stat(Ino(first.0 + n)).unwrap();
     }
 }
 
-type Step = fn(&mut Volume) -> Result<()>;
+type Step = fn(&mut Engine) -> Result<()>;
 
 /// All operations of a volume. The cache is emptied before each.
 const STEPS: &[Step] = &[
@@ -567,7 +567,7 @@ const STEPS: &[Step] = &[
         volume.set_quota_limits(QuotaKind::Group, 1000, limits)
     },
     |volume| volume.clean(1, Policy::Greedy).map(drop),
-    Volume::unmount,
+    Engine::unmount,
 ];
 
 /// If any single read fails once, the second call succeeds, and no data is lost.
@@ -584,7 +584,7 @@ fn a_read_that_fails_once_leaves_no_operation_half_done() {
         let held = volume.lookup(ROOT, b"held").unwrap();
         let mut left = Some(nth);
         let mut told = String::from("no error is reported");
-        let mut run = |volume: &mut Volume, name: String, step: &dyn Fn(&mut Volume) -> Result<()>| {
+        let mut run = |volume: &mut Engine, name: String, step: &dyn Fn(&mut Engine) -> Result<()>| {
             forget(volume);
             *device.until.lock().unwrap() = left;
             let result = step(volume);
@@ -729,7 +729,7 @@ fn names_that_find_no_space_stay_in_their_inode() {
         device.write(at, &block).unwrap();
     }
     let options = Options { checkpoint_when_asked: true, in_place: InPlace::Never, ..Options::new(|| NOW) };
-    let mut volume = Volume::open(device.clone(), options).unwrap();
+    let mut volume = Engine::open(device.clone(), options).unwrap();
     volume.write(over, 0, &[1]).unwrap();
     while volume.write(over, 0, &[1; 1 << 20]).is_ok() {}
     while volume.write(over, 0, &[1; 4096]).is_ok() {}
@@ -826,8 +826,8 @@ fn leave_one_of_each_segment(device: &Arc<Scratched>, segments: u64, last: u64) 
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.write(ino, 0, &vec![1; segments as usize * 512 * 4096]).unwrap();
-    let addr_of = |volume: &Volume, block| volume.address(&volume.inode(ino).unwrap(), block).unwrap();
-    let offset_of = |volume: &Volume, block| volume.geometry().position(addr_of(volume, block)).1;
+    let addr_of = |volume: &Engine, block| volume.address(&volume.inode(ino).unwrap(), block).unwrap();
+    let offset_of = |volume: &Engine, block| volume.geometry().position(addr_of(volume, block)).1;
     let first = (0..512).find(|block| offset_of(&volume, *block) == 0).unwrap();
     for n in 0..segments - 1 {
         let stay = if n == segments - 2 { last } else { 1 };
@@ -895,7 +895,7 @@ fn content_without_space_outside_its_inode_stays_there() {
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
     // Freed blocks cannot be used again, so free segments run out.
     let options = Options { checkpoint_when_asked: true, in_place: InPlace::Never, ..Options::new(|| NOW) };
-    let mut volume = Volume::open(device, options).unwrap();
+    let mut volume = Engine::open(device, options).unwrap();
     let over = volume.create(ROOT, b"over", &NewNode::new(FILE)).unwrap();
     let small = volume.create(ROOT, b"small", &NewNode::new(FILE)).unwrap();
     volume.write(small, 0, &[7; 1000]).unwrap();
@@ -941,7 +941,7 @@ fn a_volume_with_an_unreadable_orphan_opens() {
     drop(volume);
     for read_only in [true, false] {
         let options = if read_only { Options::read_only() } else { Options::new(|| NOW) };
-        let volume = Volume::open(device.clone(), options).unwrap();
+        let volume = Engine::open(device.clone(), options).unwrap();
         assert!(volume.orphans().contains(&ino));
     }
     device.set(&[]);
@@ -976,7 +976,7 @@ fn a_node_that_cannot_be_read_does_not_stop_checkpoints() {
     assert!(matches!(volume.fsync(big, false), Err(Error::Io { .. })));
     assert!(matches!(volume.checkpoint(), Err(Error::Io { .. })), "not all of it is durable");
     assert!(volume.read_only_reason().is_none());
-    let there = Volume::open(Arc::new(copy(&device.inner).unwrap()), Options::read_only()).unwrap();
+    let there = Engine::open(Arc::new(copy(&device.inner).unwrap()), Options::read_only()).unwrap();
     let mut found = [0; 5000];
     assert_eq!(there.read(there.lookup(ROOT, b"second").unwrap(), 0, &mut found).unwrap(), 5000);
     assert!(found == [3; 5000]);
@@ -1009,7 +1009,7 @@ fn an_fsync_by_checkpoint_reports_data_that_stayed_in_memory() {
     device.set(&[]);
     volume.fsync(big, false).unwrap();
     drop(volume);
-    let volume = Volume::open(device, Options::new(|| NOW)).unwrap();
+    let volume = Engine::open(device, Options::new(|| NOW)).unwrap();
     let mut found = [0; 4096];
     volume.read(big, 1100 * 4096, &mut found).unwrap();
     assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
@@ -1025,7 +1025,7 @@ fn late_writes_of_an_fsync_are_in_the_next_checkpoint() {
     for links in [1, 2] {
         let device = Scratched::new(copy(&image).unwrap());
         let options = Options { in_place: InPlace::Never, ..small_options() };
-        let mut volume = Volume::open(device.clone(), options).unwrap();
+        let mut volume = Engine::open(device.clone(), options).unwrap();
         let big = volume.lookup(ROOT, b"big").unwrap();
         let node = volume.nat_entry(volume.inode(big).unwrap().child(0)).unwrap().addr;
         if links == 2 {
@@ -1043,7 +1043,7 @@ fn late_writes_of_an_fsync_are_in_the_next_checkpoint() {
         *device.refuses_writes.lock().unwrap() = false;
         volume.checkpoint().unwrap();
         drop(volume);
-        let volume = Volume::open(device, Options::new(|| NOW)).unwrap();
+        let volume = Engine::open(device, Options::new(|| NOW)).unwrap();
         let mut found = [0; 4096];
         volume.read(big, 1100 * 4096, &mut found).unwrap();
         assert!(found[..5] == [1; 5] && found[5..10] == [2; 5], "{links} links");
@@ -1062,14 +1062,14 @@ fn late_writes_in_place_are_flushed() {
     drop(volume);
     let fault = Fault::ErrorAt { verb: Verb::Write, nth: 0 };
     let device = Arc::new(Recording::with_data(Faulty::new(copy(&inner).unwrap(), vec![fault])));
-    let mut volume = Volume::open(device.clone(), options()).unwrap();
+    let mut volume = Engine::open(device.clone(), options()).unwrap();
     volume.write(ino, 10, &[2; 100]).unwrap();
     volume.checkpoint().unwrap();
     drop(volume);
     let trace = device.take_trace();
     let left = copy(&inner).unwrap();
     power_cut(&trace, trace.len(), &Survivors::None, &left).unwrap();
-    let volume = Volume::open(Arc::new(left), options()).unwrap();
+    let volume = Engine::open(Arc::new(left), options()).unwrap();
     let mut found = [0; 100];
     volume.read(ino, 10, &mut found).unwrap();
     assert!(found == [2; 100]);
@@ -1085,11 +1085,11 @@ fn a_failed_overwrite_in_place_causes_no_checkpoint() {
     volume.write(ino, 0, &[1; 20_000]).unwrap();
     volume.unmount().unwrap();
     drop(volume);
-    let volume = Volume::open(inner.clone(), Options::read_only()).unwrap();
+    let volume = Engine::open(inner.clone(), Options::read_only()).unwrap();
     let start = volume.address(&volume.inode(ino).unwrap(), 0).unwrap().0 * 4096;
     drop(volume);
     let fault = Fault::ErrorIn { verb: Verb::Write, range: start.into()..(start + 4096).into() };
-    let mut volume = Volume::open(Arc::new(Faulty::new(inner, vec![fault])), options()).unwrap();
+    let mut volume = Engine::open(Arc::new(Faulty::new(inner, vec![fault])), options()).unwrap();
     volume.write(ino, 10, &[2; 100]).unwrap();
     assert!(matches!(volume.checkpoint(), Err(Error::Io { .. })));
     let version = volume.last_checkpoint().version;
@@ -1118,7 +1118,7 @@ fn every_unmount_reports_data_that_stays_in_memory() {
     volume.unmount().unwrap();
     assert!(volume.last_checkpoint().flags.has(Flags::UMOUNT));
     drop(volume);
-    let volume = Volume::open(device, Options::read_only()).unwrap();
+    let volume = Engine::open(device, Options::read_only()).unwrap();
     let mut found = [0; 4096];
     volume.read(big, 1100 * 4096, &mut found).unwrap();
     assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
@@ -1173,7 +1173,7 @@ fn an_opened_cluster_is_in_the_checkpoint() {
     volume.fsync(first, false).unwrap();
     forget(&volume);
     let holds = |device: &Scratched, hole: bool| {
-        let volume = Volume::open(Arc::new(copy(&device.inner).unwrap()), Options::read_only()).unwrap();
+        let volume = Engine::open(Arc::new(copy(&device.inner).unwrap()), Options::read_only()).unwrap();
         let mut found = [0; 16 * 4096];
         volume.read(packed, 0, &mut found).unwrap();
         let is_hole = found[5 * 4096..6 * 4096] == [0; 4096];
@@ -1210,7 +1210,7 @@ fn late_writes_are_in_the_next_checkpoint() {
         volume.checkpoint().unwrap_err();
     }
     drop(volume);
-    let volume = Volume::open(device, Options::new(|| NOW)).unwrap();
+    let volume = Engine::open(device, Options::new(|| NOW)).unwrap();
     let mut found = [0; 4096];
     volume.read(big, 1100 * 4096, &mut found).unwrap();
     assert!(found[5..10] == [2; 5]);
@@ -1238,7 +1238,7 @@ fn blocks_moved_by_cleaning_are_in_the_next_checkpoint() {
     assert_eq!(volume.clean(1, Policy::Greedy).unwrap(), Cleaned::default());
     volume.checkpoint().unwrap();
     drop(volume);
-    let volume = Volume::open(device, Options::new(|| NOW)).unwrap();
+    let volume = Engine::open(device, Options::new(|| NOW)).unwrap();
     let mut found = [0; 4096];
     volume.read(ino, 990 * 4096, &mut found).unwrap();
     assert!(found[..5] == [1; 5] && found[5..10] == [2; 5]);
@@ -1286,7 +1286,7 @@ fn idle_cleaning_tries_few_bad_sectors_at_once() {
     let (ino, bad) = leave_one_of_each_segment(&device, 20, 2);
     device.set(&bad);
     let mut volume = open(device.clone(), OnError::ReadOnly);
-    let clean = |volume: &mut Volume| {
+    let clean = |volume: &mut Engine| {
         let before = *device.failed.lock().unwrap();
         let cleaned = volume.clean_a_little(Policy::Greedy).is_ok_and(|cleaned| cleaned.sections > 0);
         (cleaned, *device.failed.lock().unwrap() - before)
@@ -1315,7 +1315,7 @@ fn a_failed_discard_is_not_a_failed_write() {
     let device = Arc::new(Faulty::new(MemoryDevice::new(64 << 20), vec![fault]));
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
     let options = Options { discard: true, ..Options::new(|| NOW) };
-    let mut volume = Volume::open(device, options).unwrap();
+    let mut volume = Engine::open(device, options).unwrap();
     for n in 0..3 {
         let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
         volume.write(ino, 0, &[n; 100_000]).unwrap();
@@ -1367,7 +1367,7 @@ fn holes_are_filled_once_their_summaries_can_be_read() {
         let geometry = volume.geometry();
         geometry.summary_block(geometry.position(*addr).0).0
     };
-    let fill = |volume: &mut Volume, from: u64| {
+    let fill = |volume: &mut Engine, from: u64| {
         let block = |n: &u64| volume.write(ino, (10_000 + n) * 4096, &[2; 4096]).is_ok();
         (from..from + 20_000).take_while(block).count() as u64
     };
@@ -1470,7 +1470,7 @@ fn names_whose_blocks_cannot_be_freed_are_not_changed() {
     // the segment table.
     let heavy = volume.create(ROOT, b"heavy.db", &NewNode::new(FILE)).unwrap();
     let mut at = 0;
-    let mut fill_past = |volume: &mut Volume, segment: u32| loop {
+    let mut fill_past = |volume: &mut Engine, segment: u32| loop {
         volume.write(heavy, at, &vec![1; 1 << 20]).unwrap();
         at += 1 << 20;
         let addr = volume.address(&volume.inode(heavy).unwrap(), at / 4096 - 1).unwrap();

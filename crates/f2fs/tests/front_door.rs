@@ -13,9 +13,9 @@ use std::{
 use f2fs::{
     Error, File, FileOptions, FileType, OpenOptions, Place, Result, Volume,
     device::{Device, FileDevice, FileDeviceOptions, Geometry, MemoryDevice},
+    engine::Options,
     mkfs,
     units::Time,
-    volume::Options,
 };
 use support::NOW;
 

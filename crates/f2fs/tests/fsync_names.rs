@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use block::{MemoryDevice, Recording, Survivors, power_cut};
 use f2fs::{
+    engine::{Engine, FsyncNames, NewNode, Options, RenameMode},
     format::BlockSize,
     units::Ino,
-    volume::{FsyncNames, NewNode, Options, RenameMode, Volume},
 };
 
 const ROOT: Ino = Ino(3);
@@ -22,19 +22,19 @@ fn options(fsync_names: FsyncNames) -> Options {
 
 /// Runs `act` on an empty volume and cuts the power. Returns the volume as the next mount finds it, without
 /// any unflushed write.
-fn after_a_power_cut(fsync_names: FsyncNames, act: impl FnOnce(&mut Volume)) -> Volume {
+fn after_a_power_cut(fsync_names: FsyncNames, act: impl FnOnce(&mut Engine)) -> Engine {
     let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
-    let mut volume = Volume::open(device.clone(), options(fsync_names)).unwrap();
+    let mut volume = Engine::open(device.clone(), options(fsync_names)).unwrap();
     act(&mut volume);
     let trace = device.take_trace();
     let left = Arc::new(MemoryDevice::new(BYTES));
     power_cut(&trace, trace.len(), &Survivors::None, &*left).unwrap();
-    Volume::open(left, options(fsync_names)).unwrap()
+    Engine::open(left, options(fsync_names)).unwrap()
 }
 
 /// Returns the inode at a path, if there is one.
-fn at(volume: &Volume, path: &[&[u8]]) -> Option<Ino> {
+fn at(volume: &Engine, path: &[&[u8]]) -> Option<Ino> {
     path.iter().try_fold(ROOT, |dir, name| volume.lookup(dir, name)).ok()
 }
 

@@ -1,9 +1,9 @@
 //! Every golden image is read in the same way as by the kernel that made it.
 
 use f2fs::{
+    engine::{Engine, NewNode, Options},
     format::{BlockSize, checkpoint::Flags},
     units::Time,
-    volume::{NewNode, Options, Volume},
 };
 use guest::{Scope, differences};
 use model::manifest;
@@ -20,7 +20,7 @@ fn clean_volumes_read_as_the_kernel_reads_them() {
         if !golden::is_clean(&name) {
             continue;
         }
-        let volume = Volume::open(golden::device(&name), Options::read_only());
+        let volume = Engine::open(golden::device(&name), Options::read_only());
         let volume = volume.unwrap_or_else(|error| panic!("{name}: {error}"));
         let ours = manifest::manifest_of(&volume);
         let found = differences(&golden::manifest(&name), &ours, Scope::Volume, 10);
@@ -43,7 +43,7 @@ fn unclean_volumes_read_as_the_kernel_recovers_them() {
         let kernel = golden::manifest(&name);
         for read_only in [true, false] {
             let options = Options { read_only, ..Options::new(Time::default) };
-            let volume = Volume::open(golden::device(&name), options);
+            let volume = Engine::open(golden::device(&name), options);
             let volume = volume.unwrap_or_else(|error| panic!("{name}: {error}"));
             let mut ours = manifest::manifest_of(&volume);
             manifest::excuse_recovered_directories(&kernel, &mut ours);
@@ -67,7 +67,7 @@ fn maps_of_the_nat_are_dropped_with_the_first_change() {
     let mut count = 0;
     for name in golden::names().into_iter().filter(|name| golden::is_clean(name)) {
         let device = golden::device(&name);
-        let mut volume = Volume::open(device.clone(), Options::new(Time::default)).unwrap();
+        let mut volume = Engine::open(device.clone(), Options::new(Time::default)).unwrap();
         let has_maps = volume.last_checkpoint().flags.has(Flags::NAT_BITS);
         if !has_maps || volume.read_only_reason().is_some() || count == 8 {
             continue;
@@ -78,7 +78,7 @@ fn maps_of_the_nat_are_dropped_with_the_first_change() {
         volume.unmount().unwrap();
         let block_size = volume.superblock().block_size;
         drop(volume);
-        let volume = Volume::open(device.clone(), Options::read_only()).unwrap();
+        let volume = Engine::open(device.clone(), Options::read_only()).unwrap();
         assert!(!volume.last_checkpoint().flags.has(Flags::NAT_BITS), "{name}");
         // The installed fsck.f2fs supports no other block size, and needs all devices of a volume.
         if block_size == BlockSize::B4K && volume.superblock().devices.len() < 2 {

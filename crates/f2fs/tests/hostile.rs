@@ -5,14 +5,14 @@ use std::sync::Arc;
 use block::{Device, MemoryDevice, Overlay};
 use f2fs::{
     Error,
-    volume::{Options, Volume},
+    engine::{Engine, Options},
 };
 
 #[path = "support/golden.rs"]
 mod golden;
 
 fn refusal(device: Arc<dyn Device>) -> Error {
-    Volume::open(device, Options::read_only()).err().expect("must be refused")
+    Engine::open(device, Options::read_only()).err().expect("must be refused")
 }
 
 fn memory(bytes: &[u8]) -> Arc<dyn Device> {
@@ -54,7 +54,7 @@ fn a_truncated_image_is_refused_before_anything_is_read_past_its_end() {
 #[test]
 fn damage_is_named_by_its_place() {
     let image = golden::device("extra-attr");
-    let volume = Volume::open(image.clone(), Options::read_only()).expect("a good volume");
+    let volume = Engine::open(image.clone(), Options::read_only()).expect("a good volume");
     let root = volume.superblock().root_ino;
     let root_at = u64::from(volume.nat_entry(root.into()).expect("in use").addr.0) * 4096;
     let pack = u64::from(volume.geometry().pack(volume.last_pack()).0) * 4096;
@@ -70,7 +70,7 @@ fn damage_is_named_by_its_place() {
     let checkpoint = refusal(damaged(&[(pack, &[0xFF; 16]), (other, &[0xFF; 16])]));
     assert!(checkpoint.to_string().starts_with("corrupt checkpoint pack "), "{checkpoint}");
 
-    let open = |writes: &[(u64, &[u8])]| Volume::open(damaged(writes), Options::read_only()).expect("opens");
+    let open = |writes: &[(u64, &[u8])]| Engine::open(damaged(writes), Options::read_only()).expect("opens");
     let footer = open(&[(root_at + 4072, &7u32.to_le_bytes())]).stat(root).expect_err("a wrong footer");
     let place = format!("corrupt node 3 at block {}: the footer has node 7", root_at / 4096);
     assert_eq!(footer.to_string(), place);

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use block::{Counted, Fault, Faulty, MemoryDevice, Verb};
 use f2fs::{
     Error,
+    engine::{Engine, NewNode, Options},
     format::BlockSize,
     units::{Ino, Nid, SegNo, Time},
-    volume::{NewNode, Options, Volume},
 };
 
 #[test]
@@ -43,7 +43,7 @@ fn the_second_superblock_replaces_the_first() {
     support::mkfs(&path, 64 << 20, &[]);
     let device = support::device(&path);
     device.write(1024, &[0; 16]).unwrap();
-    let volume = Volume::open(device, Options::read_only()).unwrap();
+    let volume = Engine::open(device, Options::read_only()).unwrap();
     assert!(volume.inode(Ino(3)).unwrap().is_directory());
 }
 
@@ -57,7 +57,7 @@ fn an_unreadable_pack_does_not_count_as_older_for_a_writer() {
     drop(volume);
     let open = |at: u64, options: Options| {
         let fault = Fault::ErrorIn { verb: Verb::Read, range: at..at + 4096 };
-        Volume::open(Arc::new(Faulty::new(support::device(&path), vec![fault])), options)
+        Engine::open(Arc::new(Faulty::new(support::device(&path), vec![fault])), options)
     };
     let clock = || Time { seconds: 0, nanoseconds: 0 };
     for at in [newer, newer + 4096, older] {
@@ -74,7 +74,7 @@ fn the_older_pack_counts_if_the_newer_is_torn() {
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &[]);
     let device = support::device(&path);
-    let open = || Volume::open(device.clone(), Options::read_only());
+    let open = || Engine::open(device.clone(), Options::read_only());
     let volume = open().unwrap();
     assert_eq!(volume.last_pack(), 0, "mkfs's second pack is older");
     let (start, blocks) = (volume.geometry().pack(0), volume.last_checkpoint().pack_blocks);
@@ -108,7 +108,7 @@ fn opening_reads_up_to_the_journals_and_no_summary() {
     assert_eq!(log.segment, volume.geometry().position(root).0, "the file's inode is in a log's segment");
     drop(volume);
     let before = device.counts();
-    let volume = Volume::open(device.clone(), Options::read_only()).unwrap();
+    let volume = Engine::open(device.clone(), Options::read_only()).unwrap();
     let after = device.counts();
     assert_eq!((after.reads - before.reads, after.flushes), (6, before.flushes));
     // The superblock, two first sectors, a head with its journals, its copy, and the sector of a node's footer.
@@ -130,7 +130,7 @@ fn opening_a_large_volume_reads_few_blocks() {
     for read_only in [true, false] {
         let before = device.counts();
         let options = Options { read_only, ..Options::new(|| support::NOW) };
-        let mut volume = Volume::open(device.clone(), options).unwrap();
+        let mut volume = Engine::open(device.clone(), options).unwrap();
         assert!(volume.lookup(Ino(3), b"file 999").is_ok());
         if !read_only {
             volume.create(Ino(3), b"one more", &NewNode::new(0o100_644)).unwrap();

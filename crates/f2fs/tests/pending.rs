@@ -7,22 +7,22 @@ use std::sync::Arc;
 use block::MemoryDevice;
 use f2fs::{
     Error,
+    engine::{Engine, NewNode, Options, PendingSync, Policy},
     format::BlockSize,
     units::{Ino, Time},
-    volume::{NewNode, Options, PendingSync, Policy, Volume},
 };
 
 const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
 
-fn volume_of(bytes: u64, options: Options) -> Volume {
+fn volume_of(bytes: u64, options: Options) -> Engine {
     let device = Arc::new(MemoryDevice::new(bytes));
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
-    Volume::open(device, options).unwrap()
+    Engine::open(device, options).unwrap()
 }
 
 /// Performs all steps, with a call of `read` before and after each. Returns the number of steps.
-fn finish(volume: &mut Volume, pending: Option<PendingSync>, mut read: impl FnMut(&Volume)) -> usize {
+fn finish(volume: &mut Engine, pending: Option<PendingSync>, mut read: impl FnMut(&Engine)) -> usize {
     let (mut next, mut steps) = (pending, 0);
     while let Some(pending) = next {
         read(volume);
@@ -63,11 +63,11 @@ fn nodes_are_found_after_readers_read_the_table_during_a_checkpoint() {
     volume.checkpoint().unwrap();
     for round in 1..3_u16 {
         for ino in files.iter().step_by(5) {
-            let set = f2fs::volume::SetAttr { permissions: Some(0o600 + round), ..Default::default() };
+            let set = f2fs::engine::SetAttr { permissions: Some(0o600 + round), ..Default::default() };
             volume.set_attr(*ino, &set).unwrap();
         }
         let pending = volume.begin_checkpoint().unwrap();
-        let check = |volume: &Volume, n: usize| {
+        let check = |volume: &Engine, n: usize| {
             let expected = if n % 5 == 0 { 0o600 + round } else { 0o644 };
             assert_eq!(volume.stat(files[n]).unwrap().mode & 0o777, expected, "file {n}, round {round}");
         };

@@ -12,9 +12,9 @@ use std::{
 
 use f2fs::{
     Error, Result,
+    engine::{Engine, NewNode, Options, QuotaLimits, RenameMode, SetAttr, XattrMode},
     format::{inode::flag, quota::QuotaKind},
     units::{Ino, Time},
-    volume::{NewNode, Options, QuotaLimits, RenameMode, SetAttr, Volume, XattrMode},
 };
 
 const ROOT: Ino = Ino(3);
@@ -26,15 +26,15 @@ const DAY: i64 = 24 * 3600;
 #[derive(Clone, Default)]
 struct Clock(Arc<AtomicI64>);
 
-fn open(path: &Path, clock: &Clock) -> Volume {
+fn open(path: &Path, clock: &Clock) -> Engine {
     let clock = clock.clone();
     let now = move || Time { seconds: 1_700_000_000 + clock.0.load(Ordering::Relaxed), nanoseconds: 0 };
-    let mut volume = Volume::open(support::device(path), Options::new(now)).expect("the volume opens");
+    let mut volume = Engine::open(support::device(path), Options::new(now)).expect("the volume opens");
     volume.set_privileged(false);
     volume
 }
 
-fn make(volume: &mut Volume, dir: Ino, name: &str, mode: u16) -> Result<Ino> {
+fn make(volume: &mut Engine, dir: Ino, name: &str, mode: u16) -> Result<Ino> {
     volume.create(dir, name.as_bytes(), &NewNode { uid: USER, gid: USER, ..NewNode::new(mode) })
 }
 
@@ -42,7 +42,7 @@ fn over(result: Result<()>) -> bool {
     matches!(result, Err(Error::Quota))
 }
 
-fn space(volume: &Volume, kind: QuotaKind, id: u32) -> (u64, u64) {
+fn space(volume: &Engine, kind: QuotaKind, id: u32) -> (u64, u64) {
     let record = volume.quota_of(kind, id).unwrap();
     (record.space.get() / 4096, record.inodes.get())
 }
@@ -51,7 +51,7 @@ fn hard(space_blocks: u64, inodes: u64) -> QuotaLimits {
     QuotaLimits { space_hard_kib: space_blocks * 4, inodes_hard: inodes, ..QuotaLimits::default() }
 }
 
-fn finish(mut volume: Volume, path: &Path) {
+fn finish(mut volume: Engine, path: &Path) {
     volume.unmount().unwrap();
     drop(volume);
     support::assert_clean(path);
@@ -219,7 +219,7 @@ fn projects_are_limited_inherited_and_kept_apart() {
     support::mkfs(&path, 100 << 20, &["-O", "extra_attr,project_quota,quota"]);
     let mut volume = open(&path, &Clock::default());
     volume.set_quota_limits(QuotaKind::Project, 7, hard(10, 0)).unwrap();
-    let project = |volume: &mut Volume, name: &str, id: u32| {
+    let project = |volume: &mut Engine, name: &str, id: u32| {
         let dir = volume.create(ROOT, name.as_bytes(), &NewNode::new(DIR)).unwrap();
         let set = SetAttr { project: Some(id), flags: Some(flag::PROJECT_INHERIT), ..SetAttr::default() };
         volume.set_attr(dir, &set).unwrap();
@@ -278,7 +278,7 @@ fn a_file_whose_access_list_cannot_be_stored_is_not_made() {
     let path = dir.path().join("image");
     support::mkfs(&path, 100 << 20, &["-O", "extra_attr,quota"]);
     let options = Options { inline_xattr: false, ..Options::new(|| support::NOW) };
-    let mut volume = Volume::open(support::device(&path), options).unwrap();
+    let mut volume = Engine::open(support::device(&path), options).unwrap();
     let entries: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, 5), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();

@@ -5,16 +5,16 @@ mod support;
 use block::Rng;
 use f2fs::{
     Error,
+    engine::{Engine, NewNode, SetAttr},
     format::inode::flag,
     units::Ino,
-    volume::{NewNode, SetAttr, Volume},
 };
 
 const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
 const BLOCK: u64 = 4096;
 
-fn read(volume: &Volume, ino: Ino) -> Vec<u8> {
+fn read(volume: &Engine, ino: Ino) -> Vec<u8> {
     let mut bytes = vec![0xEE; volume.stat(ino).unwrap().size as usize];
     assert_eq!(volume.read(ino, 0, &mut bytes).unwrap(), bytes.len());
     bytes

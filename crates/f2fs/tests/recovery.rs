@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use block::{Device, MemoryDevice, Recording, Request, Rng, Survivors, Verb, power_cut};
 use f2fs::{
+    engine::{ActiveLogs, Engine, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
     format::{
         BlockSize,
         inode::{flag, inline},
@@ -13,7 +14,6 @@ use f2fs::{
     },
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino, Nid},
-    volume::{ActiveLogs, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, Volume, XattrMode},
 };
 use model::setup::{copy, store};
 
@@ -21,14 +21,14 @@ const ROOT: Ino = Ino(3);
 const FILE: u16 = 0o100_644;
 const BYTES: u64 = 64 << 20;
 
-fn read(volume: &Volume, ino: Ino) -> Vec<u8> {
+fn read(volume: &Engine, ino: Ino) -> Vec<u8> {
     let mut bytes = vec![0; volume.stat(ino).unwrap().size as usize];
     volume.read(ino, 0, &mut bytes).unwrap();
     bytes
 }
 
 /// Opens an image again as after a crash. Also checks that reading alone shows the same.
-fn reopen(path: &std::path::Path) -> Volume {
+fn reopen(path: &std::path::Path) -> Engine {
     let before = std::fs::read(path).unwrap();
     let shown = support::open_read_only(path);
     let seen: Vec<_> = shown.entries(ROOT, 0).unwrap().map(|entry| entry.unwrap().name).collect();
@@ -111,7 +111,7 @@ fn an_fsynced_overwrite_costs_two_writes_and_a_flush_at_most() {
         volume.checkpoint().unwrap();
         drop(volume);
         let options = Options { in_place, ..Options::new(|| support::NOW) };
-        let mut volume = Volume::open(device.clone(), options).unwrap();
+        let mut volume = Engine::open(device.clone(), options).unwrap();
         for n in 0..2 {
             device.take_trace();
             volume.write(ino, 40_960, &[2 + n; 4096]).unwrap();
@@ -173,7 +173,7 @@ fn an_fsynced_directory_needs_no_checkpoint_for_the_names_of_fsynced_files() {
     device.take_trace();
     let mut trace = Vec::new();
     // Returns the number of writes of the directory's fsync, after which the power fails.
-    let mut sync = |volume: &mut Volume, data_only: bool| {
+    let mut sync = |volume: &mut Engine, data_only: bool| {
         trace.extend(device.take_trace());
         volume.fsync(dir, data_only).unwrap();
         let own = device.take_trace();
@@ -181,8 +181,8 @@ fn an_fsynced_directory_needs_no_checkpoint_for_the_names_of_fsynced_files() {
         trace.extend(own);
         let left = copy(&start).unwrap();
         power_cut(&trace, trace.len(), &Survivors::None, &left).unwrap();
-        let left = Volume::open(Arc::new(left), Options::new(|| support::NOW)).unwrap();
-        let names = |volume: &Volume| -> Vec<_> {
+        let left = Engine::open(Arc::new(left), Options::new(|| support::NOW)).unwrap();
+        let names = |volume: &Engine| -> Vec<_> {
             volume.entries(dir, 0).unwrap().map(|entry| entry.unwrap()).map(|e| (e.name, e.ino)).collect()
         };
         assert_eq!(names(&left), names(volume));
@@ -229,14 +229,14 @@ fn an_fsynced_append_costs_two_writes_and_a_flush_and_its_size_comes_back() {
     drop(volume);
 
     let recording = Arc::new(Recording::with_data(device));
-    let mut volume = Volume::open(recording.clone(), Options::new(|| support::NOW)).unwrap();
+    let mut volume = Engine::open(recording.clone(), Options::new(|| support::NOW)).unwrap();
     recording.take_trace();
     let before = copy(recording.inner()).unwrap();
     let mut trace = Vec::new();
     // (number of requests at the promise, size)
     let mut promises = vec![(0, START * 4096)];
     use Verb::{Flush, Read, Write};
-    let mut append = |volume: &mut Volume, at: u64, length: usize, wanted: &[(Verb, u64)]| {
+    let mut append = |volume: &mut Engine, at: u64, length: usize, wanted: &[(Verb, u64)]| {
         let content: Vec<u8> = (at..at + length as u64).map(|at| (at >> 12) as u8).collect();
         volume.write(ino, at, &content).unwrap();
         volume.fsync(ino, false).unwrap();
@@ -263,7 +263,7 @@ fn an_fsynced_append_costs_two_writes_and_a_flush_and_its_size_comes_back() {
         for survivors in [Survivors::All, Survivors::None] {
             let cut = copy(&before).unwrap();
             power_cut(&trace, at, &survivors, &cut).unwrap();
-            let volume = Volume::open(Arc::new(cut), Options::new(|| support::NOW)).unwrap();
+            let volume = Engine::open(Arc::new(cut), Options::new(|| support::NOW)).unwrap();
             let size = volume.stat(ino).unwrap().size;
             let last = promises.iter().rposition(|(requests, _)| *requests <= at).unwrap();
             let sizes: Vec<u64> = promises[last..].iter().take(2).map(|promise| promise.1).collect();
@@ -373,7 +373,7 @@ fn run(
     drop(support::format_on(device.clone(), &["extra_attr", "inode_checksum"], BlockSize::B4K));
     let made = device.trace().len();
     let options = Options { active_logs: logs, in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let mut volume = Volume::open(device.clone(), options).unwrap();
+    let mut volume = Engine::open(device.clone(), options).unwrap();
     let mut stories: BTreeMap<String, Story> = BTreeMap::new();
     let mut live: Vec<(String, Ino, Vec<u8>)> = Vec::new();
     for step in 0..steps {
@@ -438,7 +438,7 @@ fn cut(
     let device = Arc::new(MemoryDevice::new(BYTES));
     power_cut(trace, at, survivors, &*device).unwrap();
     let what = format!("cut after {at} of {} requests, {survivors:?}", trace.len());
-    let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW))
+    let mut volume = Engine::open(device.clone(), Options::new(|| support::NOW))
         .unwrap_or_else(|error| panic!("{what}: {error}"));
     for (name, story) in stories {
         let promised =
@@ -506,7 +506,7 @@ fn a_long_attribute_is_the_old_or_the_new_one() {
         for seed in 0..40 {
             let left = Arc::new(MemoryDevice::new(BYTES));
             power_cut(&trace, at, &Survivors::Torn { seed }, &*left).unwrap();
-            let volume = Volume::open(left, Options::new(|| support::NOW)).unwrap();
+            let volume = Engine::open(left, Options::new(|| support::NOW)).unwrap();
             let found = volume.get_xattr(ino, b"user.long").unwrap();
             let version = found[0];
             assert!(found == [version; 3000], "cut after {at} of {} requests, seed {seed}", trace.len());
@@ -528,7 +528,7 @@ fn a_cut_during_recovery_means_another_recovery() {
         memory
     };
     let recording = Arc::new(Recording::with_data(crashed()));
-    drop(Volume::open(recording.clone(), Options::new(|| support::NOW)).unwrap());
+    drop(Engine::open(recording.clone(), Options::new(|| support::NOW)).unwrap());
     let recovery = recording.take_trace();
     assert!(!recovery.is_empty(), "there was something to recover");
     for at in 0..=recovery.len() {
@@ -536,7 +536,7 @@ fn a_cut_during_recovery_means_another_recovery() {
             let memory = Arc::new(crashed());
             power_cut(&recovery, at, &survivors, &*memory).unwrap();
             let volume =
-                Volume::open(memory.clone() as Arc<dyn Device>, Options::new(|| support::NOW)).unwrap();
+                Engine::open(memory.clone() as Arc<dyn Device>, Options::new(|| support::NOW)).unwrap();
             for (name, story) in &stories {
                 let promised = story.promises.last().map_or(0, |(_, version)| *version);
                 let found = volume.lookup(ROOT, name.as_bytes()).ok().map(|ino| read(&volume, ino));
@@ -556,8 +556,8 @@ fn a_cut_during_recovery_means_another_recovery() {
 fn a_chain_never_continues_into_that_of_an_earlier_session() {
     const NAMES: [&[u8]; 3] = [b"one", b"two", b"three"];
     let options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let open = |device: Arc<dyn Device>| Volume::open(device, options()).unwrap();
-    let contents = |volume: &Volume| NAMES.map(|name| read(volume, volume.lookup(ROOT, name).unwrap()));
+    let open = |device: Arc<dyn Device>| Engine::open(device, options()).unwrap();
+    let contents = |volume: &Engine| NAMES.map(|name| read(volume, volume.lookup(ROOT, name).unwrap()));
     let image = {
         let device = Arc::new(MemoryDevice::new(BYTES));
         let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
@@ -618,13 +618,13 @@ fn opening_without_roll_forward_is_read_only() {
     volume.fsync(ino, false).unwrap();
     drop(volume);
     let options = |read_only| Options { roll_forward: false, read_only, ..Options::new(|| support::NOW) };
-    let refused = Volume::open(device.clone(), options(false)).err().unwrap();
+    let refused = Engine::open(device.clone(), options(false)).err().unwrap();
     assert!(matches!(refused, f2fs::Error::Invalid(_)), "{refused}");
-    assert!(read(&Volume::open(device.clone(), options(true)).unwrap(), ino).is_empty());
-    let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+    assert!(read(&Engine::open(device.clone(), options(true)).unwrap(), ino).is_empty());
+    let mut volume = Engine::open(device.clone(), Options::new(|| support::NOW)).unwrap();
     assert!(read(&volume, ino) == [1; 9000]);
     volume.unmount().unwrap();
-    Volume::open(device, options(false)).unwrap();
+    Engine::open(device, options(false)).unwrap();
 }
 
 /// A file whose name was removed while another link stayed survives a new file of that name.
@@ -641,7 +641,7 @@ fn a_link_keeps_a_file_whose_name_is_taken_again() {
     volume.write(new, 0, b"new").unwrap();
     volume.fsync(new, false).unwrap();
     drop(volume);
-    let volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+    let volume = Engine::open(device, Options::new(|| support::NOW)).unwrap();
     let read_name = |name: &[u8]| read(&volume, volume.lookup(ROOT, name).unwrap());
     assert_eq!((read_name(b"name"), read_name(b"other")), (b"new".to_vec(), b"old".to_vec()));
 }
@@ -658,7 +658,7 @@ fn recovery_leaves_no_two_names_that_fold_alike() {
     let new = volume.create(dir, b"NAME", &NewNode::new(FILE)).unwrap();
     volume.fsync(new, false).unwrap();
     drop(volume);
-    let volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+    let volume = Engine::open(device, Options::new(|| support::NOW)).unwrap();
     let names: Vec<_> = volume.entries(dir, 0).unwrap().map(|entry| entry.unwrap().name).collect();
     assert!(names.iter().any(|name| name == b"NAME") && !names.iter().any(|name| name == b"name"));
 }
@@ -670,7 +670,7 @@ fn filling_holes_overwrites_no_fsynced_block() {
     // The volume is so small that holes are filled from the start.
     support::mkfs(&path, BYTES, &[]);
     let options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let mut volume = Volume::open(support::device(&path), options()).unwrap();
+    let mut volume = Engine::open(support::device(&path), options()).unwrap();
     let mut names: Vec<String> = Vec::new();
     loop {
         let name = format!("filler {}", names.len());
@@ -699,7 +699,7 @@ fn filling_holes_overwrites_no_fsynced_block() {
         volume.truncate(other, 0).unwrap();
         // The device as it would be after a power cut now.
         let memory = MemoryDevice::from_bytes(&std::fs::read(&path).unwrap());
-        let after = Volume::open(Arc::new(memory), Options::read_only()).unwrap();
+        let after = Engine::open(Arc::new(memory), Options::read_only()).unwrap();
         let content = read(&after, after.lookup(ROOT, b"file").unwrap());
         let whole =
             content == [1; 40_000] || (content == [2; 40_000] && after.last_checkpoint().version != version);
@@ -789,7 +789,7 @@ fn nodes_follow_data_into_its_zone_and_are_found_there() {
         apart += usize::from(of_fsync.len() > 1);
         zones.extend(of_fsync.last().copied());
         if n % 10 == 9 {
-            let left = Volume::open(device.clone(), Options::read_only()).unwrap();
+            let left = Engine::open(device.clone(), Options::read_only()).unwrap();
             assert!(read(&left, file) == wanted, "after {n} fsyncs without a checkpoint");
         }
     }
@@ -800,7 +800,7 @@ fn nodes_follow_data_into_its_zone_and_are_found_there() {
 
 /// Makes a volume with zones of two sections after long use, in which no zone is wholly free. It has a file
 /// of `blocks` blocks.
-fn aged_volume(device: Arc<dyn Device>, bytes: u64, blocks: usize) -> (Volume, Ino) {
+fn aged_volume(device: Arc<dyn Device>, bytes: u64, blocks: usize) -> (Engine, Ino) {
     let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
     let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes }]).unwrap();
     let volume_options = Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
@@ -869,7 +869,7 @@ fn fsyncs_on_an_aged_volume_survive_cuts() {
 
     let device = Arc::new(Recording::with_data(copy(&base).unwrap()));
     let options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let mut volume = Volume::open(device.clone(), options()).unwrap();
+    let mut volume = Engine::open(device.clone(), options()).unwrap();
     let geometry = *volume.geometry();
     let zone = |addr: BlockAddr| geometry.position(addr).0.0 / 2;
     let (mut rng, mut zones) = (Rng::new(5), Vec::new());
@@ -907,7 +907,7 @@ fn fsyncs_on_an_aged_volume_survive_cuts() {
         };
         let left = Arc::new(copy(&base).unwrap());
         power_cut(&trace, at, &survivors, &*left).unwrap();
-        let mut volume = Volume::open(left.clone(), options()).unwrap();
+        let mut volume = Engine::open(left.clone(), options()).unwrap();
         let content = read(&volume, file);
         let mut wanted = vec![1; BLOCKS];
         let promised = records.partition_point(|(_, _, end)| *end <= at);
@@ -948,7 +948,7 @@ fn a_file_that_was_linked_elsewhere_and_unlinked_is_durable_under_its_new_name()
         volume.fsync(ino, false).unwrap();
         drop(volume); // without an unmount
 
-        let volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+        let volume = Engine::open(device, Options::new(|| support::NOW)).unwrap();
         assert_eq!(volume.lookup(to, b"new").unwrap(), ino);
         assert!(volume.lookup(from, b"old").is_err());
         assert!(read(&volume, ino) == [1; 9000]);
@@ -990,7 +990,7 @@ fn a_full_volume_recovers_a_name_for_which_its_directory_has_to_grow() {
     volume.fsync(new, false).unwrap();
     drop(volume); // without an unmount
     for _ in 0..2 {
-        let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+        let mut volume = Engine::open(device.clone(), Options::new(|| support::NOW)).unwrap();
         assert_eq!(volume.lookup(dir, b"new").unwrap(), new);
         volume.unmount().unwrap();
     }
@@ -1006,7 +1006,7 @@ fn full_of_fsyncs(device: Arc<dyn Device>, blocks: u64, new_each: u64) -> (Ino, 
     drop(volume);
     let usual = Options::new(|| support::NOW);
     let options = Options { checkpoint_when_asked: true, in_place: InPlace::Never, ..usual };
-    let mut volume = Volume::open(device, options).unwrap();
+    let mut volume = Engine::open(device, options).unwrap();
     let (mut promised, mut new) = (vec![1; blocks as usize], 0);
     let mut rng = Rng::new(7);
     for n in 0u64.. {
@@ -1038,7 +1038,7 @@ fn recovery_writes_only_outside_the_chain() {
     for (blocks, new_each) in [(3000, u64::MAX), (700, 40), (2500, 9)] {
         let device = Arc::new(MemoryDevice::new(BYTES));
         let (ino, promised, new) = full_of_fsyncs(device.clone(), blocks, new_each);
-        let check = |volume: &Volume, what: &str| {
+        let check = |volume: &Engine, what: &str| {
             let mut found = [0; 4096];
             let wrong = (0..).zip(&promised).filter(|(block, mark)| {
                 volume.read(ino, block * 4096, &mut found).unwrap();
@@ -1052,9 +1052,9 @@ fn recovery_writes_only_outside_the_chain() {
                 assert!(found == [9; 4096], "{what}");
             }
         };
-        check(&Volume::open(device.clone(), Options::read_only()).unwrap(), "shown");
+        check(&Engine::open(device.clone(), Options::read_only()).unwrap(), "shown");
         let recording = Arc::new(Recording::with_data(copy(&device).unwrap()));
-        let mut volume = Volume::open(recording.clone(), Options::new(|| support::NOW)).unwrap();
+        let mut volume = Engine::open(recording.clone(), Options::new(|| support::NOW)).unwrap();
         let mut trace = recording.take_trace();
         trace.retain(|request| request.verb != Verb::Read);
         check(&volume, "recovered");
@@ -1070,7 +1070,7 @@ fn recovery_writes_only_outside_the_chain() {
             };
             let cut = copy(&device).unwrap();
             power_cut(&trace, at, &survivors, &cut).unwrap();
-            let volume = Volume::open(Arc::new(cut), Options::new(|| support::NOW)).unwrap();
+            let volume = Engine::open(Arc::new(cut), Options::new(|| support::NOW)).unwrap();
             check(&volume, &format!("{blocks} blocks, cut {at} of {}, {survivors:?}", trace.len()));
         }
     }
@@ -1083,14 +1083,14 @@ fn overwrites_before_a_run_of_directories_are_durable() {
     let device = Arc::new(MemoryDevice::new(BYTES));
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
     let options = Options { cache_bytes: 1 << 20, ..Options::new(|| support::NOW) };
-    let mut volume = Volume::open(device.clone(), options).unwrap();
+    let mut volume = Engine::open(device.clone(), options).unwrap();
     let dir = volume.create(ROOT, b"dir", &NewNode::new(0o040_755)).unwrap();
     // The file has a log of its own, right before the segment that the directories reach.
     let ino = volume.create(ROOT, b"file.db", &NewNode::new(FILE)).unwrap();
     volume.write(ino, 0, &[1; 4096]).unwrap();
     volume.checkpoint().unwrap();
     let mut made = Vec::new();
-    let begins = |volume: &Volume, dir: &Ino| {
+    let begins = |volume: &Engine, dir: &Ino| {
         let addr = volume.nat_entry(Nid::from(*dir)).unwrap().addr;
         Some(addr).filter(|addr| addr.is_real() && volume.geometry().position(*addr).1 == 0)
     };
@@ -1104,7 +1104,7 @@ fn overwrites_before_a_run_of_directories_are_durable() {
         }
     };
     let mut last = 0;
-    let is_before = |volume: &Volume, at: u64| {
+    let is_before = |volume: &Engine, at: u64| {
         let place = volume.next_extent(ino, at).unwrap().unwrap().physical.unwrap();
         place / 4096 + 1 == u64::from(first.0)
     };
@@ -1119,6 +1119,6 @@ fn overwrites_before_a_run_of_directories_are_durable() {
     assert!(is_before(&volume, last), "it is overwritten in place");
     drop(volume);
 
-    let volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+    let volume = Engine::open(device, Options::new(|| support::NOW)).unwrap();
     assert!(read(&volume, ino).ends_with(&[2; 4096]));
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use block::{Counted, Device, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
     Error,
+    engine::{Engine, Geometry, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
     format::{
         BlockSize,
         checkpoint::Flags,
         inode::{flag, inline},
     },
     units::{BlockAddr, Ino, Nid, SegNo, Time},
-    volume::{Geometry, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, Volume, XattrMode},
 };
 use model::setup::copy;
 
@@ -41,14 +41,14 @@ fn quota_forgets_a_file_that_was_held_over_a_checkpoint() {
 
 /// Opens the volume after a power cut at each of the recorded requests: the newest writes are present, some
 /// earlier ones are not.
-fn each_cut(before: &MemoryDevice, recording: &Recording<Arc<MemoryDevice>>, check: impl Fn(&Volume, &str)) {
+fn each_cut(before: &MemoryDevice, recording: &Recording<Arc<MemoryDevice>>, check: impl Fn(&Engine, &str)) {
     let mut trace = recording.take_trace();
     trace.retain(|request| request.verb != Verb::Read);
     for at in 0..=trace.len() {
         for survivors in (0..6).map(|lost| Survivors::Mask(u64::MAX << lost)) {
             let cut = copy(before).unwrap();
             power_cut(&trace, at, &survivors, &cut).unwrap();
-            let volume = Volume::open(Arc::new(cut), Options::new(Time::default)).unwrap();
+            let volume = Engine::open(Arc::new(cut), Options::new(Time::default)).unwrap();
             check(&volume, &format!("cut {at} of {}, {survivors:?}", trace.len()));
         }
     }
@@ -83,7 +83,7 @@ fn blocks_moved_by_cleaning_survive_a_cut_in_the_next_fsync() {
 
     let before = copy(&device).unwrap();
     let recording = Arc::new(Recording::with_data(device));
-    let mut volume = Volume::open(recording.clone(), Options::new(Time::default)).unwrap();
+    let mut volume = Engine::open(recording.clone(), Options::new(Time::default)).unwrap();
     let cleaned = volume.clean(1, Policy::Greedy).unwrap();
     assert!(cleaned.moved_blocks > 0 && cleaned.sections == 0, "{cleaned:?}");
     volume.set_attr(moved, &SetAttr { permissions: Some(0o600), ..SetAttr::default() }).unwrap();
@@ -113,7 +113,7 @@ fn blocks_moved_by_collapsing_survive_a_cut_in_the_next_fsync() {
 
     let before = copy(&device).unwrap();
     let recording = Arc::new(Recording::with_data(device));
-    let mut volume = Volume::open(recording.clone(), Options::new(Time::default)).unwrap();
+    let mut volume = Engine::open(recording.clone(), Options::new(Time::default)).unwrap();
     volume.collapse_range(ino, 4096, 2 * 4096).unwrap();
     volume.fsync(ino, false).unwrap();
     drop(volume);
@@ -142,7 +142,7 @@ fn blocks_outside_the_main_area_are_never_overwritten_in_place() {
     let mut superblock = [0; 4096];
     device.read(4096, &mut superblock).unwrap();
 
-    let mut volume = Volume::open(device.clone(), Options::new(Time::default)).unwrap();
+    let mut volume = Engine::open(device.clone(), Options::new(Time::default)).unwrap();
     volume.fsync(ino, false).unwrap();
     let written = volume.write(ino, 4096, &[2; 4096]).and_then(|()| volume.fsync(ino, false));
     assert!(matches!(written, Err(Error::Corrupt { .. })), "{written:?}");
@@ -174,7 +174,7 @@ fn truncated_content_does_not_return_after_a_cut() {
         volume.write(ino, 2 * HOLE, &[2; 4096]).unwrap();
         volume.fsync(ino, false).unwrap();
         drop(volume);
-        let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+        let volume = Engine::open(device, Options::new(Time::default)).unwrap();
         let mut bytes = vec![0xEE; 4096];
         volume.read(ino, HOLE, &mut bytes).unwrap();
         assert_eq!(bytes == [0; 4096], !attribute, "after a checkpoint: {checkpointed}");
@@ -199,7 +199,7 @@ fn a_file_may_take_the_name_of_a_directory_and_be_fsynced() {
     volume.write(ino, 0, b"content").unwrap();
     volume.fsync(ino, false).unwrap();
     drop(volume);
-    let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+    let volume = Engine::open(device, Options::new(Time::default)).unwrap();
     assert_eq!(volume.lookup(ROOT, b"name").unwrap(), ino);
     let mut bytes = [0; 7];
     volume.read(ino, 0, &mut bytes).unwrap();
@@ -226,7 +226,7 @@ fn a_directory_whose_name_was_taken_without_a_checkpoint_gives_way() {
     device.read(at, &mut name).unwrap();
     assert_eq!(&name, b"f");
     device.write(at, b"d").unwrap();
-    let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+    let volume = Engine::open(device, Options::new(Time::default)).unwrap();
     assert_eq!(volume.lookup(ROOT, b"d").unwrap(), ino);
     assert_eq!(volume.stat(ROOT).unwrap().links, 2);
 }
@@ -250,9 +250,9 @@ fn operations_on_long_ranges_use_bounded_memory() {
     let device = Arc::new(Counted::new(MemoryDevice::new(64 << 30)));
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
     let options = Options { cache_bytes: CACHE as usize, ..Options::new(|| support::NOW) };
-    let mut volume = Volume::open(device.clone(), options).unwrap();
+    let mut volume = Engine::open(device.clone(), options).unwrap();
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-    let mut waits = |what: &str, change: &mut dyn FnMut(&mut Volume) -> f2fs::Result<()>| {
+    let mut waits = |what: &str, change: &mut dyn FnMut(&mut Engine) -> f2fs::Result<()>| {
         device.take_counts();
         change(&mut volume).unwrap();
         // A node for each 1018 blocks has changed.
@@ -267,7 +267,7 @@ fn operations_on_long_ranges_use_bounded_memory() {
 }
 
 /// Counts the blocks that the segment table marks as valid.
-fn blocks_in_use(volume: &Volume) -> u64 {
+fn blocks_in_use(volume: &Engine) -> u64 {
     let segments = 0..volume.geometry().segments;
     segments.map(|n| u64::from(volume.sit_entry(SegNo(n)).unwrap().valid_blocks)).sum()
 }
@@ -276,10 +276,10 @@ fn blocks_in_use(volume: &Volume) -> u64 {
 type Damage = (BlockAddr, usize, Vec<u8>);
 
 /// Chooses the damage to a file.
-type Damager<'a> = &'a dyn Fn(&Volume, Ino) -> Damage;
+type Damager<'a> = &'a dyn Fn(&Engine, Ino) -> Damage;
 
 /// Unlinks an open file, cuts the power, and changes one of the file's nodes on the device.
-fn damaged_orphan(damage: impl FnOnce(&Volume, Ino) -> Damage) -> (Arc<MemoryDevice>, Ino) {
+fn damaged_orphan(damage: impl FnOnce(&Engine, Ino) -> Damage) -> (Arc<MemoryDevice>, Ino) {
     let device = Arc::new(MemoryDevice::new(96 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let ino = volume.create(ROOT, b"gone", &NewNode::new(FILE)).unwrap();
@@ -302,7 +302,7 @@ fn damaged_orphan(damage: impl FnOnce(&Volume, Ino) -> Damage) -> (Arc<MemoryDev
 /// xattr node was freed with it.
 #[test]
 fn a_damaged_orphan_harms_no_other_file() {
-    let node = |volume: &Volume, nid: Nid| volume.nat_entry(nid).unwrap().addr;
+    let node = |volume: &Engine, nid: Nid| volume.nat_entry(nid).unwrap().addr;
     let far = 0x7FFF_FFFF_u32.to_le_bytes().to_vec();
     // Offsets of a node's addresses, and of the inode's xattr nid.
     let (in_inode, xattr_nid) = (360, 76);
@@ -325,7 +325,7 @@ fn a_damaged_orphan_harms_no_other_file() {
     for (case, damage) in cases {
         let (device, ino) = damaged_orphan(damage);
         for round in 0..3 {
-            let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+            let mut volume = Engine::open(device.clone(), Options::new(|| support::NOW)).unwrap();
             assert!(volume.orphans().contains(&ino), "{case}: its remains are lost");
             let valid = volume.counters().valid_blocks;
             assert_eq!(valid, blocks_in_use(&volume), "{case}, round {round}");
@@ -360,7 +360,7 @@ fn a_damaged_file_that_loses_its_name_becomes_an_orphan() {
         ino
     });
     drop(volume);
-    let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+    let mut volume = Engine::open(device.clone(), Options::new(|| support::NOW)).unwrap();
     volume.unlink(ROOT, b"removed").unwrap();
     volume.rename(ROOT, b"new", ROOT, b"replaced", RenameMode::Replace).unwrap();
     assert!(damaged.iter().all(|ino| volume.orphans().contains(ino)));
@@ -376,7 +376,7 @@ fn a_full_volume_moves_and_links_files() {
         let path = dir.path().join("image");
         support::mkfs(&path, 64 << 20, &[]);
         let options = Options { inline_dentry, ..Options::new(|| support::NOW) };
-        let mut volume = Volume::open(support::device(&path), options).unwrap();
+        let mut volume = Engine::open(support::device(&path), options).unwrap();
         let dir = volume.create(ROOT, b"dir", &NewNode::new(0o040_755)).unwrap();
         for name in [&b"old"[..], b"victim", b"other"] {
             volume.create(dir, name, &NewNode::new(FILE)).unwrap();
@@ -466,10 +466,10 @@ fn damage_is_left_alone_and_requests_fsck() {
     drop(volume);
     assert!(last.0 > per_nat && geometry.segments > 2 * per_sit);
 
-    let both = |block: fn(&f2fs::volume::Geometry, u32, bool) -> BlockAddr| {
+    let both = |block: fn(&f2fs::engine::Geometry, u32, bool) -> BlockAddr| {
         [false, true].map(|second| block(&geometry, 1, second)).to_vec()
     };
-    type Act = fn(&mut Volume, Ino, Ino) -> f2fs::Result<()>;
+    type Act = fn(&mut Engine, Ino, Ino) -> f2fs::Result<()>;
     let damaged: [(&str, Vec<BlockAddr>, Act); 3] = [
         ("SIT", both(|geometry, index, second| geometry.sit_block(index, second)), |volume, big, _| {
             volume.truncate(big, 0)
@@ -487,7 +487,7 @@ fn damage_is_left_alone_and_requests_fsck() {
         for addr in &blocks {
             device.write(u64::from(addr.0) * 4096, &[0xA5; 4096]).unwrap();
         }
-        let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+        let mut volume = Engine::open(device.clone(), Options::new(|| support::NOW)).unwrap();
         volume.create(ROOT, b"before", &NewNode::new(FILE)).unwrap();
         volume.checkpoint().unwrap();
         // The search for a free number starts after the last one, so it has already met that block.
@@ -504,7 +504,7 @@ fn damage_is_left_alone_and_requests_fsck() {
             device.read(u64::from(addr.0) * 4096, &mut block).unwrap();
             assert!(block == [0xA5; 4096], "{what}: it was written to");
         }
-        let mut volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+        let mut volume = Engine::open(device, Options::new(|| support::NOW)).unwrap();
         volume.create(ROOT, b"again", &NewNode::new(FILE)).unwrap();
         volume.unmount().unwrap();
         assert!(volume.last_checkpoint().flags.has(Flags::FSCK), "{what}: until fsck.f2fs takes it back");
@@ -529,7 +529,7 @@ fn a_directory_that_spreads_its_names_leaves_its_inode_only_if_there_is_space() 
     drop(volume);
     device.write_part(inode + DIR_LEVEL_AT, &[7]);
 
-    let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+    let mut volume = Engine::open(device.clone(), Options::new(|| support::NOW)).unwrap();
     let mut size = 0;
     while volume.space().free_blocks > 210 {
         volume.write(full, size, &[7; 4096]).unwrap();
@@ -549,7 +549,7 @@ fn a_directory_that_spreads_its_names_leaves_its_inode_only_if_there_is_space() 
     assert!(volume.inode(dir).unwrap().has_inline(inline::DENTRY));
     volume.unmount().unwrap();
     drop(volume);
-    let mut volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+    let mut volume = Engine::open(device, Options::new(|| support::NOW)).unwrap();
     volume.truncate(full, 0).unwrap();
     for n in 500..520 {
         volume.create(dir, format!("{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
@@ -570,7 +570,7 @@ fn an_alias_of_a_device_without_the_feature_is_a_file() {
     device.write_part(inode + FLAGS_AT, &0x8000_0000_u32.to_le_bytes());
     device.write_part(inode + EXTENT_AT, &alias);
 
-    let mut volume = Volume::open(device, Options::new(|| support::NOW)).unwrap();
+    let mut volume = Engine::open(device, Options::new(|| support::NOW)).unwrap();
     let mut bytes = vec![0; 20_000];
     assert_eq!(volume.read(ino, 0, &mut bytes).unwrap(), 20_000);
     assert!(bytes == [5; 20_000]);
@@ -629,7 +629,7 @@ fn a_damaged_segment_table_stops_no_checkpoint() {
     drop(volume);
     unmark(&device, &geometry, &damaged);
     let options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let mut volume = Volume::open(device.clone(), options()).unwrap();
+    let mut volume = Engine::open(device.clone(), options()).unwrap();
     for addr in damaged {
         let (segment, offset) = geometry.position(addr);
         let entry = volume.sit_entry(segment).unwrap();
@@ -645,7 +645,7 @@ fn a_damaged_segment_table_stops_no_checkpoint() {
     volume.unmount().unwrap();
     assert!(volume.last_checkpoint().flags.has(Flags::FSCK));
     drop(volume);
-    let volume = Volume::open(device, options()).unwrap();
+    let volume = Engine::open(device, options()).unwrap();
     let mut found = [0; 4096];
     volume.read(volume.lookup(ROOT, b"second").unwrap(), 5 * 4096, &mut found).unwrap();
     assert!(found == [2; 4096]);
@@ -694,14 +694,14 @@ fn a_damaged_segment_table_takes_no_cluster_away() {
     let damaged = [1, 5].map(|block| volume.address(&volume.inode(ino).unwrap(), block).unwrap());
     drop(volume);
     unmark(&device, &geometry, &damaged);
-    let mut volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+    let mut volume = Engine::open(device.clone(), Options::new(|| support::NOW)).unwrap();
     volume.punch_hole(ino, 2 * 4096, 4096).unwrap();
     volume.write(ino, 6 * 4096, &[2; 4096]).unwrap();
     volume.fsync(ino, false).unwrap();
     volume.unmount().unwrap();
     assert!(volume.last_checkpoint().flags.has(Flags::FSCK));
     drop(volume);
-    let volume = Volume::open(device, Options::read_only()).unwrap();
+    let volume = Engine::open(device, Options::read_only()).unwrap();
     let mut found = [0; 12 * 4096];
     volume.read(ino, 0, &mut found).unwrap();
     for (n, block) in found.chunks(4096).enumerate() {

@@ -7,10 +7,10 @@ use std::{collections::BTreeSet, sync::Arc};
 use block::{Counted, MemoryDevice, Recording, Verb};
 use f2fs::{
     Error,
+    engine::{Engine, NewNode, Options, RenameMode, XattrMode},
     format::{BlockSize, inode::DeviceNumber},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino},
-    volume::{NewNode, Options, RenameMode, Volume, XattrMode},
 };
 
 const ROOT: Ino = Ino(3);
@@ -37,14 +37,14 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-fn read(volume: &Volume, ino: Ino) -> Vec<u8> {
+fn read(volume: &Engine, ino: Ino) -> Vec<u8> {
     let mut bytes = vec![0; volume.stat(ino).unwrap().size as usize];
     let length = volume.read(ino, 0, &mut bytes).unwrap();
     assert_eq!(length, bytes.len());
     bytes
 }
 
-fn names(volume: &Volume, dir: Ino) -> Vec<String> {
+fn names(volume: &Engine, dir: Ino) -> Vec<String> {
     let mut names: Vec<String> = volume
         .entries(dir, 0)
         .unwrap()
@@ -352,7 +352,7 @@ fn long_data_is_written_at_once_and_after_earlier_data() {
         let device =
             Arc::new(Recording::without_data(MemoryDevice::from_bytes(&std::fs::read(&path).unwrap())));
         let options = Options { write_through_bytes, ..Options::new(|| support::NOW) };
-        let mut volume = Volume::open(device.clone(), options).unwrap();
+        let mut volume = Engine::open(device.clone(), options).unwrap();
         let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
         let content = pattern(1, (1 << 20) + 20_000);
         let writes = || {
@@ -403,7 +403,7 @@ fn data_that_does_not_fit_is_not_written_in_part() {
 
 /// Counts the device's reads while 500 names enter the root, which has 4,000 names from before the last
 /// checkpoint.
-fn reads_of_entering(volume: &mut Volume, device: &Counted<MemoryDevice>) -> u64 {
+fn reads_of_entering(volume: &mut Engine, device: &Counted<MemoryDevice>) -> u64 {
     let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     for n in 0..4_000 {
         volume.link(file, ROOT, format!("{n:07}").as_bytes()).unwrap();
@@ -428,7 +428,7 @@ fn entering_a_name_reads_no_block_that_is_full() {
         }
         if names_before > 0 {
             volume.unmount().unwrap();
-            volume = Volume::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+            volume = Engine::open(device.clone(), Options::new(|| support::NOW)).unwrap();
         }
         let reads = reads_of_entering(&mut volume, &device);
         let blocks = volume.stat(ROOT).unwrap().size / 4096;

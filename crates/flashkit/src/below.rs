@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use anyhow::{Context, Result};
 use f2fs::{
+    engine::Engine,
     format::FileType,
     units::Ino,
-    volume::Volume,
     walk::{Found, Step, Walk},
 };
 
@@ -30,7 +30,7 @@ pub struct Below {
 impl Below {
     /// Starts at the inode of a path. With `is_recursive`, includes everything below it. With `follow`,
     /// follows a symbolic link at the end of the path.
-    pub fn new(volume: &Volume, path: &[u8], follow: bool, is_recursive: bool) -> f2fs::Result<Below> {
+    pub fn new(volume: &Engine, path: &[u8], follow: bool, is_recursive: bool) -> f2fs::Result<Below> {
         let (top, parent) = volume.resolve_with_parent(path, follow)?;
         let base = path.strip_suffix(b"/").unwrap_or(path).to_vec();
         Ok(Below { top: Some(top), parent, base, is_recursive, walk: Walk::default(), seen: HashSet::new() })
@@ -38,7 +38,7 @@ impl Below {
 
     /// Returns the next inode and its kind. Fails on damage, and on a directory whose `..` names another
     /// parent.
-    pub fn next(&mut self, volume: &Volume) -> Result<Option<(Ino, FileType)>> {
+    pub fn next(&mut self, volume: &Engine) -> Result<Option<(Ino, FileType)>> {
         if let Some(top) = self.top.take() {
             let kind = volume.stat(top).with_context(|| self.shown())?.kind;
             if kind == FileType::Directory && self.is_recursive {

@@ -2,9 +2,9 @@
 
 use f2fs::{
     Result,
+    engine::{Engine, Stat},
     format::{FileType, inode::flag},
     units::{Ino, Time},
-    volume::{Stat, Volume},
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -68,7 +68,7 @@ fn is_zero(n: &u32) -> bool {
 
 impl Entry {
     /// Collects the facts about an inode.
-    pub fn of(volume: &Volume, ino: Ino, name: &[u8]) -> Result<Entry> {
+    pub fn of(volume: &Engine, ino: Ino, name: &[u8]) -> Result<Entry> {
         let stat = volume.stat(ino)?;
         let target = match stat.kind {
             FileType::Symlink => Some(Name(volume.read_link(ino)?)),

@@ -11,9 +11,9 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use block::{Device, FileDevice, InUse, OpenOptions, Refillable};
 use f2fs::{
+    engine::{Engine, Options},
     format::FileType,
     units::{CheckpointVer, Ino, Time},
-    volume::{Options, Volume},
 };
 
 use crate::{clock, notice::notice, render, signature};
@@ -75,7 +75,7 @@ pub struct Further {
 
 /// Returns the directory and name for an object with this `name` and `kind` put at a path: inside the path if
 /// that is a directory, otherwise in its place.
-pub fn destination(volume: &Volume, at: &Target, name: &[u8], kind: FileType) -> Result<(Ino, Vec<u8>)> {
+pub fn destination(volume: &Engine, at: &Target, name: &[u8], kind: FileType) -> Result<(Ino, Vec<u8>)> {
     match volume.resolve(&at.path, true) {
         Ok(ino) if volume.stat(ino)?.kind == FileType::Directory => Ok((ino, name.to_vec())),
         // The final slash asks for a directory, and there is none.
@@ -116,7 +116,7 @@ pub fn warn_of_writer(path: &Path, user: &InUse) {
 
 /// Opens a volume for reading only. A volume that was not unmounted is shown in its recovered state; nothing
 /// is written to it.
-pub fn open_read_only(image: &Path, further: &Further) -> Result<Volume> {
+pub fn open_read_only(image: &Path, further: &Further) -> Result<Engine> {
     open(image, further, OpenOptions::default(), Options::read_only(), Arc::new)
 }
 
@@ -125,14 +125,14 @@ pub fn open_writable(
     image: &Path,
     further: &Further,
     clock: impl Fn() -> Time + Send + Sync + 'static,
-) -> Result<Volume> {
+) -> Result<Engine> {
     open_with(image, further, Options::new(clock), Arc::new)
 }
 
 /// A volume with changes, none of which is durable before [`keep`](AllOrNothing::keep).
 pub struct AllOrNothing {
     /// The volume.
-    pub volume: Volume,
+    pub volume: Engine,
     files: Vec<Arc<Refillable>>,
     before: CheckpointVer,
 }
@@ -193,7 +193,7 @@ fn open_with<D: Device + 'static>(
     further: &Further,
     options: Options,
     wrap: impl FnMut(FileDevice) -> Arc<D>,
-) -> Result<Volume> {
+) -> Result<Engine> {
     let volume = open(image, further, OpenOptions { write: true, direct: false }, options, wrap)?;
     if let Some(reason) = volume.read_only_reason() {
         bail!("{}: {reason}", image.display());
@@ -207,13 +207,13 @@ fn open<D: Device + 'static>(
     how: OpenOptions,
     options: Options,
     mut wrap: impl FnMut(FileDevice) -> Arc<D>,
-) -> Result<Volume> {
+) -> Result<Engine> {
     let devices = std::iter::once(image)
         .chain(further.devices.iter().map(PathBuf::as_path))
         .map(|path| -> Result<Arc<dyn Device>> { Ok(wrap(open_file(path, how)?)) })
         .collect::<Result<Vec<_>>>()?;
-    let device = f2fs::volume::join(devices).map_err(|error| not_opened(image, error))?;
-    Volume::open(device, options).map_err(|error| not_opened(image, error))
+    let device = f2fs::engine::join(devices).map_err(|error| not_opened(image, error))?;
+    Engine::open(device, options).map_err(|error| not_opened(image, error))
 }
 
 /// Adds the image's name to an error of opening it.
@@ -234,7 +234,7 @@ pub fn with_content(image: &Path, error: anyhow::Error) -> anyhow::Error {
 impl Image {
     /// Changes the volume. The changes are durable when this returns. If it fails, none of them is on the
     /// device, unless the volume was so full that a checkpoint was needed meanwhile to make space.
-    pub fn change<R>(&self, change: impl FnOnce(&mut Volume) -> f2fs::Result<R>) -> Result<R> {
+    pub fn change<R>(&self, change: impl FnOnce(&mut Engine) -> f2fs::Result<R>) -> Result<R> {
         let name = || self.image.display().to_string();
         change_volume(&self.image, &self.further, |volume| change(volume).with_context(name))
     }
@@ -243,7 +243,7 @@ impl Image {
 fn change_volume<R>(
     image: &Path,
     further: &Further,
-    change: impl FnOnce(&mut Volume) -> Result<R>,
+    change: impl FnOnce(&mut Engine) -> Result<R>,
 ) -> Result<R> {
     let mut volume = open_writable(image, further, clock::now)?;
     let before = volume.last_checkpoint().version;
@@ -258,7 +258,7 @@ fn change_volume<R>(
 }
 
 /// Makes all changes durable. Warns if the volume has started to require fsck.
-pub fn close(mut volume: Volume, image: &Path) -> Result<()> {
+pub fn close(mut volume: Engine, image: &Path) -> Result<()> {
     volume.unmount().with_context(|| image.display().to_string())?;
     if volume.io().met_damage() && volume.asks_for_fsck() {
         let image = image.display();
@@ -269,7 +269,7 @@ pub fn close(mut volume: Volume, image: &Path) -> Result<()> {
 
 impl Target {
     /// Changes the volume like [`Image::change`].
-    pub fn change(&self, further: &Further, mut change: impl FnMut(&mut Volume) -> Result<()>) -> Result<()> {
+    pub fn change(&self, further: &Further, mut change: impl FnMut(&mut Engine) -> Result<()>) -> Result<()> {
         Target::change_all(std::slice::from_ref(self), further, |volume, _| change(volume))
     }
 
@@ -277,7 +277,7 @@ impl Target {
     pub fn change_all(
         targets: &[Target],
         further: &Further,
-        mut change: impl FnMut(&mut Volume, &Target) -> Result<()>,
+        mut change: impl FnMut(&mut Engine, &Target) -> Result<()>,
     ) -> Result<()> {
         let Some(first) = targets.first() else { return Ok(()) };
         targets.iter().try_for_each(|other| first.same_image(other))?;
@@ -308,13 +308,13 @@ impl Target {
     }
 
     /// Returns the directory of the path's last component, which need not exist, and the component.
-    pub fn parent(&self, volume: &Volume) -> Result<(Ino, &[u8])> {
+    pub fn parent(&self, volume: &Engine) -> Result<(Ino, &[u8])> {
         Ok(volume.resolve_parent(&self.path)?)
     }
 
     /// Returns the [`parent`](Self::parent) of an existing entry, and the entry's kind. Fails if a slash
     /// follows the name of anything but a directory, even of a link to one.
-    pub fn entry(&self, volume: &Volume) -> Result<(Ino, &[u8], FileType)> {
+    pub fn entry(&self, volume: &Engine) -> Result<(Ino, &[u8], FileType)> {
         let (dir, name, _, kind) = volume.resolve_entry(&self.path)?;
         Ok((dir, name, kind))
     }
@@ -328,16 +328,16 @@ impl Target {
     }
 
     /// Opens the volume for reading only and finds the path. Does not follow a symbolic link at its end.
-    pub fn find(&self, further: &Further) -> Result<(Volume, Ino)> {
+    pub fn find(&self, further: &Further) -> Result<(Engine, Ino)> {
         self.open_at(further, false)
     }
 
     /// Does the work of [`find`](Self::find), but follows a symbolic link at the end.
-    pub fn find_content(&self, further: &Further) -> Result<(Volume, Ino)> {
+    pub fn find_content(&self, further: &Further) -> Result<(Engine, Ino)> {
         self.open_at(further, true)
     }
 
-    fn open_at(&self, further: &Further, follow: bool) -> Result<(Volume, Ino)> {
+    fn open_at(&self, further: &Further, follow: bool) -> Result<(Engine, Ino)> {
         let volume = open_read_only(&self.image, further)?;
         let ino = volume.resolve(&self.path, follow).with_context(|| self.to_string())?;
         Ok((volume, ino))

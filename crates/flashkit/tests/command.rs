@@ -579,9 +579,9 @@ fn a_study_without_a_guest_or_a_place_for_results_reports_it() {
 #[test]
 fn space_saved_by_compression_is_released_and_reserved() {
     use f2fs::{
+        engine::{Engine, NewNode, Options, SetAttr},
         format::inode::flag,
         units::Time,
-        volume::{NewNode, Options, SetAttr, Volume},
     };
 
     let dir = tempfile::tempdir().unwrap();
@@ -589,7 +589,7 @@ fn space_saved_by_compression_is_released_and_reserved() {
     ok(dir, &["mkfs", "v.img", "--size", "64M", "-O", "extra_attr,compression"]);
     let options = block::OpenOptions { write: true, ..block::OpenOptions::default() };
     let device = block::FileDevice::open(dir.join("v.img"), options).unwrap();
-    let mut volume = Volume::open(std::sync::Arc::new(device), Options::new(Time::default)).unwrap();
+    let mut volume = Engine::open(std::sync::Arc::new(device), Options::new(Time::default)).unwrap();
     let root = volume.superblock().root_ino;
     let flags = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
     volume.set_attr(root, &flags).unwrap();

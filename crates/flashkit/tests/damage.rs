@@ -12,12 +12,12 @@ use std::{
 
 use block::{FileDevice, OpenOptions};
 use f2fs::{
+    engine::{Engine, NewNode, Options},
     format::{
         block_size::{DENTRY_BYTES, NAME_SLOT_BYTES},
         dentry::Dentries,
     },
     units::{Ino, Time},
-    volume::{NewNode, Options, Volume},
 };
 use support::{fails, flashkit, ok};
 
@@ -25,11 +25,11 @@ const ROOT: Ino = Ino(3);
 const DIR: u16 = 0o040_755;
 const FILE: u16 = 0o100_644;
 
-fn open(image: &Path, write: bool) -> Volume {
+fn open(image: &Path, write: bool) -> Engine {
     let device = FileDevice::open(image, OpenOptions { write, ..OpenOptions::default() }).expect("it opens");
     let now = || Time { seconds: 1_700_000_000, nanoseconds: 0 };
     let options = if write { Options::new(now) } else { Options::read_only() };
-    Volume::open(Arc::new(device), options).expect("a volume")
+    Engine::open(Arc::new(device), options).expect("a volume")
 }
 
 /// Redirects a name of an inline directory to another inode.

@@ -21,8 +21,8 @@ use std::{
 
 use block::FileDevice;
 use f2fs::{
+    engine::{Engine, Options},
     units::Nid,
-    volume::{Options, Volume},
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_flashkit");
@@ -350,7 +350,7 @@ fn a_volume_without_a_root_is_not_mounted() {
         return;
     }
     let place = Place::new(64);
-    let volume = Volume::open(
+    let volume = Engine::open(
         Arc::new(FileDevice::open(place.image(), block::OpenOptions::default()).unwrap()),
         Options::read_only(),
     );

@@ -15,7 +15,7 @@ mod files;
 
 use std::{sync::Arc, time::Duration};
 
-use f2fs::{format::FileType, units::Ino, volume::Stat};
+use f2fs::{engine::Stat, format::FileType, units::Ino};
 use posix::{Caller, FileSystem, OpenFor, OpenMode, Result, WriteMode, WriteOrigin};
 
 use self::{dirty_files::DirtyFiles, dirty_pages::DirtyPages, files::Files};

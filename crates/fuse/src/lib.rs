@@ -1,7 +1,7 @@
 //! F2FS volumes mounted through FUSE.
 //!
 //! A request passes through these layers: [`fuse_protocol`] (the kernel's device) → `backend` (decoding) →
-//! [`posix::FileSystem`] (each operation on a volume) → [`f2fs::volume::Volume`]. Long reads are spliced from the
+//! [`posix::FileSystem`] (each operation on a volume) → [`f2fs::engine::Engine`]. Long reads are spliced from the
 //! image to the kernel.
 //!
 //! *Invariant*: the only policy in this crate is that of the kernel's cache (`cache`); the engine decides

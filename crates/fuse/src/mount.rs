@@ -9,7 +9,7 @@ use std::{
 };
 
 use block::{Device, FileDevice, InUse};
-use f2fs::volume::Volume;
+use f2fs::engine::Engine;
 use fuse_protocol::{Mounter, UnmountMode};
 use posix::{FileSystem, Settings};
 use signal_hook::{
@@ -56,7 +56,7 @@ pub enum Error {
     },
     /// The volume cannot be opened or closed.
     #[error("{}: {source}", path.display())]
-    Volume {
+    Engine {
         /// The image.
         path: PathBuf,
         /// Cause.
@@ -127,7 +127,7 @@ impl Mount {
         wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
     ) -> Result<Mount> {
         let image = devices.first().cloned().unwrap_or_default();
-        let at = |source| Error::Volume { path: image.clone(), source };
+        let at = |source| Error::Engine { path: image.clone(), source };
         let mount_error = |source| Error::Mount { dir: dir.to_path_buf(), source };
         let dir = dir.canonicalize().map_err(mount_error)?;
         survive_file_size_limit().map_err(Error::Session)?;
@@ -231,7 +231,7 @@ impl Mount {
             }
         };
         handle.close();
-        let ended = fs.unmount().map_err(|source| Error::Volume { path: image.clone(), source });
+        let ended = fs.unmount().map_err(|source| Error::Engine { path: image.clone(), source });
         // Dropped after the unmount, so that it reports the errors of the unmount, too.
         drop(background);
         ended?;
@@ -311,12 +311,12 @@ fn open_device(path: &Path, how: block::OpenOptions) -> io::Result<FileDevice> {
 /// behind each of them would take longer.
 fn open_volume(
     files: &[Arc<FileDevice>],
-    options: f2fs::volume::Options,
+    options: f2fs::engine::Options,
     wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
-) -> f2fs::Result<Volume> {
+) -> f2fs::Result<Engine> {
     files.iter().for_each(|file| file.expect_scattered_reads(true));
     let devices = files.iter().map(|file| file.clone() as Arc<dyn Device>).collect();
-    let volume = f2fs::volume::join(devices).and_then(|device| Volume::open(wrap(device), options));
+    let volume = f2fs::engine::join(devices).and_then(|device| Engine::open(wrap(device), options));
     files.iter().for_each(|file| file.expect_scattered_reads(false));
     volume
 }

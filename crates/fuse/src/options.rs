@@ -5,9 +5,9 @@ mod parse;
 use std::time::Duration;
 
 use f2fs::{
+    engine::{self, ActiveLogs, FsyncNames, InPlace, Options, Policy},
     format::inode::Compression,
     units::Time,
-    volume::{self, ActiveLogs, FsyncNames, InPlace, Options, Policy},
 };
 use posix::{Atime, BackgroundGc, FsyncMode, Settings};
 use rustix::mount::MountFlags;
@@ -251,8 +251,8 @@ impl MountOptions {
             cache_has_times: !self.direct_write,
             checkpoint_when_asked: !self.checkpoints,
             on_error: match self.on_error {
-                OnError::Continue => volume::OnError::Continue,
-                OnError::ReadOnly | OnError::Panic => volume::OnError::ReadOnly,
+                OnError::Continue => engine::OnError::Continue,
+                OnError::ReadOnly | OnError::Panic => engine::OnError::ReadOnly,
             },
             ..Options::new(clock)
         }

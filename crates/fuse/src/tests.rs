@@ -15,9 +15,9 @@ use std::{
 
 use block::{Device, FileDevice, Geometry, MemoryDevice};
 use f2fs::{
+    engine::{Engine, NewNode, Options},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{Ino, Time},
-    volume::{NewNode, Options, Volume},
 };
 use fuse_protocol::{CHANGING_MAX, contain};
 use posix::{Atime, Errno, FileSystem, Settings};
@@ -25,7 +25,7 @@ use posix::{Atime, Errno, FileSystem, Settings};
 use crate::{Event, MountOptions, backend, background::Background};
 
 /// Formats an empty volume.
-fn format(device: &Arc<MemoryDevice>) -> Volume {
+fn format(device: &Arc<MemoryDevice>) -> Engine {
     let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
     let plan = Plan::new(&mkfs::Options::new([7; 16]), &[size]).unwrap();
     let new = NewVolume::begin(device.clone(), &plan, true, Options::new(Time::default)).unwrap();
@@ -95,7 +95,7 @@ fn with_files() -> (Arc<Panics>, Arc<FileSystem>, Ino) {
     let (in_reads, in_writes, in_flushes) = Default::default();
     let (holds_flushes, held_flushes) = Default::default();
     let device = Arc::new(Panics { inner, in_reads, in_writes, in_flushes, holds_flushes, held_flushes });
-    let volume = Volume::open(device.clone(), Options::new(Time::default)).unwrap();
+    let volume = Engine::open(device.clone(), Options::new(Time::default)).unwrap();
     // So that reading a file changes nothing.
     let options = MountOptions { atime: Atime::Never, ..MountOptions::default() };
     let fs = FileSystem::new(volume, Weak::new(), Settings::from(&options));
@@ -162,7 +162,7 @@ fn after_a_panic_in_a_change_every_request_is_refused_and_the_mount_ends_with_an
     let error = fs.unmount().unwrap_err();
     assert!(error.to_string().contains("a fault in a write"), "{error}");
     device.in_writes.store(false, Ordering::Relaxed);
-    let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+    let volume = Engine::open(device, Options::new(Time::default)).unwrap();
     assert!(volume.lookup(volume.superblock().root_ino, b"small").is_ok());
 }
 
@@ -181,7 +181,7 @@ fn after_a_panic_in_a_flush_every_request_is_refused_and_the_end_reports_it() {
     assert!(!fs.is_writable());
     assert!(fs.failure().is_some_and(|reason| reason.contains("a fault in a flush")));
     assert!(fs.unmount().unwrap_err().to_string().contains("a fault in a flush"));
-    assert!(Volume::open(device, Options::new(Time::default)).is_ok(), "the synced data is there");
+    assert!(Engine::open(device, Options::new(Time::default)).is_ok(), "the synced data is there");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_panic_in_a_read_fails_only_that_request_and_is_reported_at_the_end() {
     });
     fs.unmount().unwrap();
     assert!(fs.unmount_error().is_some_and(|told| told.contains("a fault in a read")));
-    let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+    let volume = Engine::open(device, Options::new(Time::default)).unwrap();
     assert!(volume.lookup(volume.superblock().root_ino, b"new").is_ok(), "it was left clean");
 }
 

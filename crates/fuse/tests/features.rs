@@ -14,10 +14,10 @@ use std::{
 };
 
 use f2fs::{
+    engine::{Engine, NewNode, Options, QuotaLimits, SetAttr},
     format::{BlockSize, quota::QuotaKind},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Time,
-    volume::{NewNode, Options, QuotaLimits, SetAttr, Volume},
 };
 use guest::ioctl;
 use rustix::{
@@ -347,7 +347,7 @@ fn limits_of_quota_hold_for_users() {
         bench.image(),
         block::OpenOptions { write: true, ..block::OpenOptions::default() },
     );
-    let mut volume = Volume::open(Arc::new(device.unwrap()), Options::new(Time::default)).unwrap();
+    let mut volume = Engine::open(Arc::new(device.unwrap()), Options::new(Time::default)).unwrap();
     let limits = QuotaLimits { space_hard_kib: 1000, inodes_hard: 4, ..QuotaLimits::default() };
     volume.set_quota_limits(QuotaKind::User, 2000, limits).unwrap();
     let root = volume.superblock().root_ino;

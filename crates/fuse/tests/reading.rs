@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use f2fs::volume::{Options, Volume};
+use f2fs::engine::{Engine, Options};
 use support::Bench;
 
 /// Unpacks a golden image.
@@ -109,7 +109,7 @@ fn a_damaged_inode_hides_no_other() {
     bench.shell("mkdir dir; for name in a b c d; do echo $name > dir/$name; done");
     bench.unmount();
     let image = block::FileDevice::open(bench.image(), block::OpenOptions::default()).unwrap();
-    let volume = Volume::open(Arc::new(image), Options::read_only()).unwrap();
+    let volume = Engine::open(Arc::new(image), Options::read_only()).unwrap();
     let dir = volume.lookup(volume.superblock().root_ino, b"dir").unwrap();
     let damaged = ["b", "c"].map(|name| volume.lookup(dir, name.as_bytes()).unwrap());
     let blocks = damaged.map(|ino| volume.nat_entry(ino.into()).unwrap().addr);

@@ -7,9 +7,9 @@
 use std::{fs, io, path::Path};
 
 use f2fs::{
+    engine::{Engine, Geometry, Options},
     format::sit::SegmentType,
     units::BlockAddr,
-    volume::{Geometry, Options, Volume},
 };
 use flash::{Command, Pace, Profile, Trace};
 use guest::{
@@ -181,7 +181,7 @@ fn run(target: &mut dyn Target, setting: &Setting, pattern: Pattern) -> Result<u
 /// Counts the requests after `since_ns`. The volume in `image` determines the type of each block.
 fn count(trace: &Trace, since_ns: u64, image: &Path, most_bytes: u64) -> Result<Traffic, Failure> {
     let device = block::FileDevice::open(image, block::OpenOptions { write: false, direct: false })?;
-    let volume = Volume::open(std::sync::Arc::new(device), Options::read_only())
+    let volume = Engine::open(std::sync::Arc::new(device), Options::read_only())
         .map_err(|error| io::Error::other(error.to_string()))?;
     let mut cost = Traffic::default();
     for entry in trace.entries.iter().filter(|entry| entry.at_ns >= since_ns) {
@@ -205,7 +205,7 @@ fn count(trace: &Trace, since_ns: u64, image: &Path, most_bytes: u64) -> Result<
     Ok(cost)
 }
 
-fn area(volume: &Volume, geometry: &Geometry, addr: BlockAddr) -> Result<Option<SegmentType>, Failure> {
+fn area(volume: &Engine, geometry: &Geometry, addr: BlockAddr) -> Result<Option<SegmentType>, Failure> {
     if !geometry.in_main(addr) {
         return Ok(None);
     }

@@ -1,6 +1,6 @@
 //! Sequences for power cuts, and the kind of power failure in each.
 
-use f2fs::volume::{ActiveLogs, InPlace};
+use f2fs::engine::{ActiveLogs, InPlace};
 
 use guest::op::Allocate;
 

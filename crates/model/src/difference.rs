@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use anyhow::{Context, Result, bail, ensure};
 use block::{ATOMIC_BYTES, Rng};
 use f2fs::{
+    engine::{Engine, ExtentKind},
     format::FileType,
     units::{Ino, Nid},
-    volume::{ExtentKind, Volume},
 };
 
 use crate::{
-    engine::Engine,
     model::{Body, Data, Id, Inode, Model, ROOT},
+    subject::Subject,
 };
 
 /// Maximum size of a file that is read as a whole.
@@ -46,17 +46,17 @@ pub struct Leeway {
 ///
 /// # Errors
 /// The first difference, with its path; or a failed read.
-pub fn check(model: &Model, engine: &Engine, facts: Facts) -> Result<()> {
-    check_with(model, engine, facts, &Leeway::default())
+pub fn check(model: &Model, subject: &Subject, facts: Facts) -> Result<()> {
+    check_with(model, subject, facts, &Leeway::default())
 }
 
 /// Does the work of [`check`] with some leeway.
-pub fn check_with(model: &Model, engine: &Engine, facts: Facts, leeway: &Leeway) -> Result<()> {
-    let volume = engine.volume();
+pub fn check_with(model: &Model, subject: &Subject, facts: Facts, leeway: &Leeway) -> Result<()> {
+    let volume = subject.volume();
     let mut walk = Walk { model, volume, facts, leeway, inos: HashMap::new() };
     walk.visit(ROOT, volume.superblock().root_ino, b"/")?;
     for (handle, id) in model.open_files() {
-        let ino = engine.opened(*handle).with_context(|| format!("handle {handle} is not open"))?;
+        let ino = subject.opened(*handle).with_context(|| format!("handle {handle} is not open"))?;
         walk.visit(*id, ino, format!("handle {handle}").as_bytes())?;
     }
     ensure!(walk.inos.len() == model.count(), "{} inodes, wanted {}", walk.inos.len(), model.count());
@@ -76,7 +76,7 @@ pub fn check_with(model: &Model, engine: &Engine, facts: Facts, leeway: &Leeway)
 }
 
 /// The counted nodes must be those in the NAT.
-pub fn check_nodes(volume: &Volume) -> Result<()> {
+pub fn check_nodes(volume: &Engine) -> Result<()> {
     let counted = volume.counters().valid_nodes;
     let mut nodes = 0;
     for nid in 3..volume.geometry().nids_end().0 {
@@ -88,7 +88,7 @@ pub fn check_nodes(volume: &Volume) -> Result<()> {
 
 struct Walk<'a> {
     model: &'a Model,
-    volume: &'a Volume,
+    volume: &'a Engine,
     facts: Facts,
     leeway: &'a Leeway,
     /// The volume's inode for each visited inode of the model.

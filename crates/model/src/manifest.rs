@@ -2,9 +2,9 @@
 
 use f2fs::{
     Error,
+    engine::{Engine, Stat},
     format::FileType,
     units::{Ino, Time},
-    volume::{Stat, Volume},
 };
 use guest::{
     Bytes, Entry, Kind, Manifest,
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 const PIECE_BYTES: usize = 4096;
 
 /// Reads a whole volume. Parts that cannot be read are reported in the entries' `errors`.
-pub fn manifest_of(volume: &Volume) -> Manifest {
+pub fn manifest_of(volume: &Engine) -> Manifest {
     let space = volume.space();
     let mut found = Manifest {
         kernel: String::new(),
@@ -74,7 +74,7 @@ pub fn excuse_recovered_directories(kernel: &Manifest, ours: &mut Manifest) {
     }
 }
 
-fn look(volume: &Volume, path: &[u8], ino: Ino) -> f2fs::Result<Entry> {
+fn look(volume: &Engine, path: &[u8], ino: Ino) -> f2fs::Result<Entry> {
     let stat = volume.stat(ino)?;
     let time = |time: Time| (time.seconds, time.nanoseconds);
     let mut entry = Entry {
@@ -115,7 +115,7 @@ fn look(volume: &Volume, path: &[u8], ino: Ino) -> f2fs::Result<Entry> {
     Ok(entry)
 }
 
-fn read_content(volume: &Volume, stat: &Stat, entry: &mut Entry) -> f2fs::Result<()> {
+fn read_content(volume: &Engine, stat: &Stat, entry: &mut Entry) -> f2fs::Result<()> {
     if stat.encrypted {
         assert!(matches!(volume.read(stat.ino, 0, &mut [0]), Err(Error::NoKey)));
         entry.errors.push("open: ENOKEY".to_owned());
@@ -138,7 +138,7 @@ fn read_content(volume: &Volume, stat: &Stat, entry: &mut Entry) -> f2fs::Result
     Ok(())
 }
 
-fn data_runs(volume: &Volume, stat: &Stat) -> f2fs::Result<Vec<(u64, u64)>> {
+fn data_runs(volume: &Engine, stat: &Stat) -> f2fs::Result<Vec<(u64, u64)>> {
     let mut runs = Vec::new();
     let mut at = 0;
     while let Some(start) = volume.seek_data(stat.ino, at)? {
@@ -151,7 +151,7 @@ fn data_runs(volume: &Volume, stat: &Stat) -> f2fs::Result<Vec<(u64, u64)>> {
 }
 
 /// Reads in steps of an odd size, so that reads start and end anywhere.
-fn digest_whole(volume: &Volume, stat: &Stat) -> f2fs::Result<String> {
+fn digest_whole(volume: &Engine, stat: &Stat) -> f2fs::Result<String> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0xEE; 1_000_003];
     let mut at = 0;
@@ -166,7 +166,7 @@ fn digest_whole(volume: &Volume, stat: &Stat) -> f2fs::Result<String> {
     }
 }
 
-fn digest_pieces(volume: &Volume, stat: &Stat, runs: &[(u64, u64)]) -> f2fs::Result<String> {
+fn digest_pieces(volume: &Engine, stat: &Stat, runs: &[(u64, u64)]) -> f2fs::Result<String> {
     let piece = PIECE_BYTES as u64;
     let mut hash = Sha256::new();
     let mut next = 0;

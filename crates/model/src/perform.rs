@@ -1,13 +1,13 @@
-//! The engine behind the vocabulary: operations on paths become calls of [`Volume`].
+//! The engine behind the vocabulary: operations on paths become calls of [`Engine`].
 
 use f2fs::{
     Error, Result,
+    engine::{Engine, NewNode, Policy, RenameMode, SetAttr, XattrMode},
     format::{
         FileType,
         inode::{Algorithm, DeviceNumber, flag},
     },
     units::{Ino, Time},
-    volume::{NewNode, Policy, RenameMode, SetAttr, Volume, XattrMode},
 };
 use guest::{Bytes, Op, op::Allocate};
 
@@ -17,7 +17,7 @@ use crate::model::split_last;
 ///
 /// # Errors
 /// Those of the volume; [`Error::Unsupported`] for operations that only a kernel has.
-pub fn perform(volume: &mut Volume, op: &Op) -> Result<()> {
+pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
     let unsupported = || Err(Error::Unsupported(format!("{op:?}").into()));
     match op {
         Op::Mkdir { path, mode } => {
@@ -124,23 +124,23 @@ pub fn perform(volume: &mut Volume, op: &Op) -> Result<()> {
 }
 
 /// Returns the directory of a path, and the name in it.
-pub(crate) fn parent<'a>(volume: &Volume, path: &'a Bytes) -> Result<(Ino, &'a [u8])> {
+pub(crate) fn parent<'a>(volume: &Engine, path: &'a Bytes) -> Result<(Ino, &'a [u8])> {
     let (dir, name) = split_last(&path.0).ok_or(Error::Exists)?;
     Ok((volume.resolve(dir, true)?, name))
 }
 
-fn create(volume: &mut Volume, path: &Bytes, new: &NewNode) -> Result<Ino> {
+fn create(volume: &mut Engine, path: &Bytes, new: &NewNode) -> Result<Ino> {
     let (dir, name) = parent(volume, path)?;
     volume.create(dir, name, new)
 }
 
-fn rename(volume: &mut Volume, from: &Bytes, to: &Bytes, mode: RenameMode) -> Result<()> {
+fn rename(volume: &mut Engine, from: &Bytes, to: &Bytes, mode: RenameMode) -> Result<()> {
     let ((from_dir, from), (to_dir, to)) = (parent(volume, from)?, parent(volume, to)?);
     volume.rename(from_dir, from, to_dir, to, mode)
 }
 
 /// Changes attributes of the inode at a path, even of a symbolic link. `choose` gets the inode's flags.
-fn change(volume: &mut Volume, path: &Bytes, choose: impl FnOnce(&mut SetAttr, u32)) -> Result<()> {
+fn change(volume: &mut Engine, path: &Bytes, choose: impl FnOnce(&mut SetAttr, u32)) -> Result<()> {
     let ino = volume.resolve(&path.0, false)?;
     let mut set = SetAttr::default();
     choose(&mut set, volume.stat(ino)?.flags);

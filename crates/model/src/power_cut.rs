@@ -19,17 +19,17 @@ use block::{
     ATOMIC_BYTES, Device, MemoryDevice, Overlay, Recording, Request, Rng, Survivors, Verb, power_cut, replay,
     unflushed_writes,
 };
-use f2fs::{Error, format::node::NodeFooter, units::Ino, volume::InPlace};
+use f2fs::{Error, engine::InPlace, format::node::NodeFooter, units::Ino};
 use guest::{Bytes, Content, Op};
 
 use crate::{
     difference::{Leeway, check_with},
-    engine::{Engine, StepClock, errno},
     fsck::fsck_after_cut,
     generator::Generator,
     model::{Body, Id, Inode, Model, ROOT},
     sequence::{Failure, Pair, shrink},
     setup::{Setup, copy},
+    subject::{StepClock, Subject, errno},
     tally::Tally,
 };
 
@@ -125,12 +125,12 @@ impl Record {
 
     fn step(&mut self, pair: &mut Pair, op: &Op, device: &Recording<MemoryDevice>) -> Result<()> {
         let before = pair.model.at_rest();
-        let version = pair.engine.volume().last_checkpoint().version;
+        let version = pair.subject.volume().last_checkpoint().version;
         let begun = self.trace.len();
         pair.step(op).with_context(|| format!("{op:?}"))?;
         self.trace.extend(changes(device.take_trace()));
         let done = self.trace.len();
-        let is_commit = pair.engine.volume().last_checkpoint().version != version;
+        let is_commit = pair.subject.volume().last_checkpoint().version != version;
         if is_commit {
             self.commits.push(Commit { begun, done, state: before });
             if self.setup.settings.in_place == InPlace::Never {
@@ -149,11 +149,11 @@ impl Record {
         }
         let file = pair.model.inode(id).clone();
         let name = pair.model.name_of(id);
-        let volume = pair.engine.volume();
+        let volume = pair.subject.volume();
         if let (Some(name), true) = (name, file.data().is_some()) {
             let ino = match op {
                 Op::Fsync { path, .. } => volume.resolve(&path.0, true)?,
-                Op::FsyncOpen { handle } => pair.engine.opened(*handle).context("it is open")?,
+                Op::FsyncOpen { handle } => pair.subject.opened(*handle).context("it is open")?,
                 _ => unreachable!("it is an fsync"),
             };
             let node_version = volume.last_checkpoint().node_version();
@@ -231,10 +231,10 @@ impl Record {
         let facts = self.setup.facts;
         let since = Arc::new(Recording::with_data(Overlay::new(device.clone())));
         let opened: Arc<dyn Device> = if again { since.clone() } else { device };
-        let mut engine = Engine::open(opened, self.setup.settings, StepClock::default())?;
+        let mut subject = Subject::open(opened, self.setup.settings, StepClock::default())?;
         let mut differences = Vec::new();
         for (model, leeway) in &candidates {
-            if let Err(difference) = check_with(model, &engine, facts, leeway) {
+            if let Err(difference) = check_with(model, &subject, facts, leeway) {
                 differences.push(format!("{difference:#}"));
                 continue;
             }
@@ -243,13 +243,13 @@ impl Record {
                 self.cut_opening((model, leeway), &since, at as u64)
                     .context("cut again while it was opened")?;
                 further += 1;
-                let after = self.cut_after((model, leeway), &mut engine, &since, at as u64);
+                let after = self.cut_after((model, leeway), &mut subject, &since, at as u64);
                 if after.context("cut again after it was used")? {
                     return Ok(further + 1);
                 }
             }
-            engine.apply(&Op::Unmount { dir: "/".into() })?;
-            check_with(model, &engine, facts, leeway).context("after recovery and a remount")?;
+            subject.apply(&Op::Unmount { dir: "/".into() })?;
+            check_with(model, &subject, facts, leeway).context("after recovery and a remount")?;
             return Ok(further);
         }
         let many = candidates.len();
@@ -278,7 +278,7 @@ impl Record {
     fn cut_after(
         &self,
         (found, leeway): (&Model, &Leeway),
-        engine: &mut Engine,
+        subject: &mut Subject,
         since: &Recording<Overlay<Arc<dyn Device>>>,
         seed: u64,
     ) -> Result<bool> {
@@ -291,14 +291,14 @@ impl Record {
         // Whole sectors: while a file is overwritten, each sector is either all old or all new.
         let content = Content::Noise { seed, length: 18 * ATOMIC_BYTES as u64 };
         let write = Op::Write { path: path.clone(), offset: 0, content };
-        match (engine.apply(&write), model.apply(&write, StepClock::default().now())) {
+        match (subject.apply(&write), model.apply(&write, StepClock::default().now())) {
             (Ok(()), Ok(())) => {}
             // No write was made.
             (Err(Error::NoSpace { .. }), _) => return Ok(false),
             (Err(error), Err(wanted)) if errno(&error) == Some(wanted) => return Ok(false),
             (done, wanted) => bail!("writing to {path:?}: {done:?}, wanted {wanted:?}"),
         }
-        match engine.apply(&Op::Fsync { path, data_only: false }) {
+        match subject.apply(&Op::Fsync { path, data_only: false }) {
             Ok(()) => {}
             Err(Error::NoSpace { .. }) => return Ok(true),
             Err(error) => return Err(error.into()),
@@ -317,8 +317,8 @@ impl Record {
     ) -> Result<()> {
         let device = Overlay::new(since.inner().base().clone());
         power_cut(trace, trace.len(), survivors, &device)?;
-        let engine = Engine::open(Arc::new(device), self.setup.settings, StepClock::default())?;
-        check_with(model, &engine, self.setup.facts, leeway)
+        let subject = Subject::open(Arc::new(device), self.setup.settings, StepClock::default())?;
+        check_with(model, &subject, self.setup.facts, leeway)
     }
 
     /// Returns the states that a cut may leave.

@@ -9,11 +9,11 @@ use rustix::io::Errno;
 
 use crate::{
     difference::{check, check_nodes},
-    engine::{Engine, StepClock, errno, rules},
     fsck::fsck,
     generator::Generator,
     model::{Id, Model, ROOT},
     setup::Setup,
+    subject::{StepClock, Subject, errno, rules},
     tally::Tally,
 };
 
@@ -26,7 +26,7 @@ const SHRINK_RUNS: usize = 400;
 pub struct Pair {
     setup: Setup,
     /// The volume.
-    pub engine: Engine,
+    pub subject: Subject,
     /// The expected state.
     pub model: Model,
     /// Counts of the operations.
@@ -40,12 +40,12 @@ impl Pair {
     /// Opens an empty volume, and copies its root to the model.
     pub fn new(setup: &Setup, device: Arc<dyn block::Device>) -> Result<Pair> {
         let clock = StepClock::default();
-        let mut engine = Engine::open(device, setup.settings, clock.clone())?;
-        let rules = rules(&mut engine)?;
+        let mut subject = Subject::open(device, setup.settings, clock.clone())?;
+        let rules = rules(&mut subject)?;
         let mut pair = Pair {
             setup: setup.clone(),
             model: Model::new(rules, clock.now()),
-            engine,
+            subject,
             tally: Tally::default(),
             clock,
             formatted: vec![ROOT],
@@ -56,7 +56,7 @@ impl Pair {
 
     /// Makes the model's root, and the inodes of mkfs, equal to the volume's.
     fn take_over(&mut self) -> Result<()> {
-        let volume = self.engine.volume();
+        let volume = self.subject.volume();
         let root = volume.superblock().root_ino;
         for entry in volume.entries(root, 0)? {
             let entry = entry?;
@@ -76,7 +76,7 @@ impl Pair {
     /// Executes an operation on both, and checks that they agree on whether it can be done.
     pub fn step(&mut self, op: &Op) -> Result<()> {
         let now = self.clock.step();
-        let done = self.engine.apply(op);
+        let done = self.subject.apply(op);
         self.tally.count(op, done.is_ok());
         if let Err(Error::NoSpace { needed_bytes, free_bytes }) = &done {
             let mut trial = self.model.clone();
@@ -87,7 +87,7 @@ impl Pair {
                 );
                 // The operation has no effect, but open(2) with O_CREAT and write(2) are two calls.
                 if let Op::Write { path, .. } = op {
-                    let is_there = self.engine.volume().resolve(&path.0, false).is_ok();
+                    let is_there = self.subject.volume().resolve(&path.0, false).is_ok();
                     if is_there && self.model.find(&path.0).is_err() {
                         let made = Op::Mknod { path: path.clone(), mode: 0o100_666, major: 0, minor: 0 };
                         self.model.apply(&made, now)?;
@@ -116,7 +116,7 @@ impl Pair {
 
     /// Compares everything.
     pub fn check(&self) -> Result<()> {
-        check(&self.model, &self.engine, self.setup.facts)
+        check(&self.model, &self.subject, self.setup.facts)
     }
 
     /// Compares, reopens the volume, compares again and unmounts. Returns the counts of the operations.
@@ -124,8 +124,8 @@ impl Pair {
         self.check().context("at the end")?;
         self.step(&Op::Unmount { dir: "/".into() }).context("at the last unmount")?;
         self.check().context("after the last unmount")?;
-        check_nodes(self.engine.volume())?;
-        self.engine.unmount()?;
+        check_nodes(self.subject.volume())?;
+        self.subject.unmount()?;
         Ok(self.tally)
     }
 }

@@ -12,12 +12,12 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use block::{Device, MemoryDevice};
 use f2fs::{
+    engine::{ActiveLogs, InPlace, Options, device_bytes, read_superblock},
     format::BlockSize,
     mkfs::{self, DeviceSize, Plan},
-    volume::{ActiveLogs, InPlace, Options, device_bytes, read_superblock},
 };
 
-use crate::{difference::Facts, engine::Settings, generator::Mix};
+use crate::{difference::Facts, generator::Mix, subject::Settings};
 
 /// A kind of volume and its use.
 #[derive(Debug, Clone)]

@@ -25,9 +25,9 @@ use std::sync::{
 
 use block::FileDevice;
 use f2fs::{
+    engine::{Discards, Engine, Stat, Upkeep},
     format::superblock::Features,
     units::Ino,
-    volume::{Discards, Stat, Upkeep, Volume},
 };
 
 use crate::{
@@ -82,7 +82,7 @@ struct End {
 
 impl FileSystem {
     /// Creates the file system on an open volume. `image` is the volume's device, if it is a single file.
-    pub fn new(mut volume: Volume, image: Weak<FileDevice>, settings: Settings) -> FileSystem {
+    pub fn new(mut volume: Engine, image: Weak<FileDevice>, settings: Settings) -> FileSystem {
         volume.set_upkeep(Upkeep::ByCaller);
         FileSystem {
             has_quota: volume.superblock().features.has(Features::QUOTA),
@@ -233,16 +233,16 @@ pub(crate) mod tests {
 
     use block::{Device, MemoryDevice};
     use f2fs::{
+        engine::{NewNode, Options},
         format::FileType,
         mkfs::{self, DeviceSize, NewVolume, Plan},
         units::{Nid, Time},
-        volume::{NewNode, Options},
     };
 
     use super::*;
 
     /// Formats an empty volume with the given features.
-    pub(crate) fn format(device: &Arc<MemoryDevice>, features: &str) -> Volume {
+    pub(crate) fn format(device: &Arc<MemoryDevice>, features: &str) -> Engine {
         let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
         let features = mkfs::parse_features(features).unwrap();
         let plan = Plan::new(&mkfs::Options { features, ..mkfs::Options::new([7; 16]) }, &[size]).unwrap();
@@ -250,7 +250,7 @@ pub(crate) mod tests {
         new.finish().unwrap()
     }
 
-    pub(crate) fn mounted(volume: Volume) -> FileSystem {
+    pub(crate) fn mounted(volume: Engine) -> FileSystem {
         FileSystem::new(volume, Weak::new(), Settings::default())
     }
 
@@ -269,7 +269,7 @@ pub(crate) mod tests {
         drop(volume);
         device.write(u64::from(addr.0) << 12, &[0xA5; 4096]).unwrap();
 
-        let fs = mounted(Volume::open(device.clone(), options()).unwrap());
+        let fs = mounted(Engine::open(device.clone(), options()).unwrap());
         let caller = Caller { uid: 0, gid: 0, pid: 0 };
         fs.lookup(root, b"gone").unwrap();
         fs.unlink(root, b"gone").unwrap();
@@ -277,7 +277,7 @@ pub(crate) mod tests {
         assert!(fs.unmount().is_err(), "it is damaged");
         fs.unmount().unwrap();
         assert!(fs.unmount_error().unwrap().contains("corrupt"), "it is reported, and nothing else is wrong");
-        let volume = Volume::open(device, options()).unwrap();
+        let volume = Engine::open(device, options()).unwrap();
         assert!(volume.lookup(root, b"new").is_ok() && volume.lookup(root, b"gone").is_err());
     }
 
@@ -297,7 +297,7 @@ pub(crate) mod tests {
         drop(volume);
 
         let small = Options { cache_bytes: 128 << 10, ..Options::new(Time::default) };
-        let volume = Volume::open(device.clone(), small).unwrap();
+        let volume = Engine::open(device.clone(), small).unwrap();
         let settings = Settings { dirsync: true, ..Settings::default() };
         let fs = FileSystem::new(volume, Weak::new(), settings);
         let caller = Caller { uid: 0, gid: 0, pid: 0 };
@@ -311,7 +311,7 @@ pub(crate) mod tests {
         fs.create(caller, root, b"new", FileType::Directory.mode_bits() | 0o755, 0, None).unwrap();
         assert_eq!(fs.fsync(ino, SyncScope::Everything), Err(Errno::UCLEAN), "a sync of the file fails");
         drop(fs);
-        let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+        let volume = Engine::open(device, Options::new(Time::default)).unwrap();
         assert!(volume.lookup(root, b"new").is_ok(), "it is durable");
     }
 }

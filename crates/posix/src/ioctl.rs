@@ -2,11 +2,11 @@
 //! and UUID (these two up to Linux 6.8), FITRIM, and the f2fs ioctls for compressed files.
 
 use f2fs::{
+    engine::{SetAttr, Stat},
     format::{
         inode::{Algorithm, flag},
         superblock::Superblock,
     },
-    volume::{SetAttr, Stat},
 };
 
 /// Encodes the number of an ioctl, like `_IOC` in Linux.

@@ -1,7 +1,7 @@
 //! F2FS volumes with the semantics that POSIX and Linux ask of a mounted file system, for any front end: FUSE,
 //! a network protocol, or a virtual machine.
 //!
-//! [`FileSystem`] has one method for each operation. It adds to [`f2fs::volume::Volume`]: the set-user-id and
+//! [`FileSystem`] has one method for each operation. It adds to [`f2fs::engine::Engine`]: the set-user-id and
 //! set-group-id rules, immutable and append-only files, access times, synchronous directories, files that are
 //! unlinked while they are open, quota limits by caller, flushes that several fsyncs share, and the work of idle
 //! times. Each operation takes `&self` and may run on any thread.

@@ -14,8 +14,8 @@ use std::{
 };
 
 use f2fs::{
+    engine::{Engine, Stat},
     units::{Ino, Time},
-    volume::{Stat, Volume},
 };
 
 /// Maximum number of files with a pending access time.
@@ -43,7 +43,7 @@ impl PendingAtimes {
 
     /// Returns the attributes of a file with its pending access time. Needs a locked volume: a writer could
     /// otherwise apply the time between the two look-ups, and neither would show it.
-    pub fn stat(&self, volume: &Volume, ino: Ino) -> f2fs::Result<Stat> {
+    pub fn stat(&self, volume: &Engine, ino: Ino) -> f2fs::Result<Stat> {
         let stat = volume.stat(ino)?;
         let atime = self.lock().get(&ino).copied();
         Ok(Stat { atime: atime.unwrap_or(stat.atime), ..stat })

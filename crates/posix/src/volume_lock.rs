@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-use f2fs::volume::Volume;
+use f2fs::engine::Engine;
 
 use crate::{Errno, file_system::Result};
 
@@ -23,7 +23,7 @@ use crate::{Errno, file_system::Result};
 pub struct VolumeLock {
     gate: Gate,
     /// Never contended: the gate admits only threads that can lock it at once.
-    volume: RwLock<Option<Volume>>,
+    volume: RwLock<Option<Engine>>,
     /// True if a panic made the volume unusable at a time when the thread had unlocked `volume`, which is then not
     /// poisoned.
     is_broken: AtomicBool,
@@ -31,7 +31,7 @@ pub struct VolumeLock {
 
 impl VolumeLock {
     /// Creates a lock for a volume.
-    pub fn new(volume: Volume) -> VolumeLock {
+    pub fn new(volume: Engine) -> VolumeLock {
         VolumeLock {
             gate: Gate::default(),
             volume: RwLock::new(Some(volume)),
@@ -98,7 +98,7 @@ impl VolumeLock {
 
     /// Takes the volume out for good. All other callers wait until `end` returns. `end` gets `Err` if a panic
     /// interrupted a change or an earlier `end`.
-    pub fn take<T>(&self, end: impl FnOnce(Result<Option<Volume>, Option<Volume>>) -> T) -> T {
+    pub fn take<T>(&self, end: impl FnOnce(Result<Option<Engine>, Option<Engine>>) -> T) -> T {
         let turn = self.gate.take_turn();
         let _room = turn.enter();
         let taken = match self.volume.write() {
@@ -113,14 +113,14 @@ impl VolumeLock {
 /// A shared lock on the volume.
 pub struct Reading<'a> {
     // Dropped before `_pass`, which opens the gate to others.
-    volume: RwLockReadGuard<'a, Option<Volume>>,
+    volume: RwLockReadGuard<'a, Option<Engine>>,
     _pass: ReaderPass<'a>,
 }
 
 /// An exclusive lock on the volume.
 pub struct Writing<'a> {
     // Dropped in this order, so that the volume is unlocked before the gate opens.
-    volume: Option<RwLockWriteGuard<'a, Option<Volume>>>,
+    volume: Option<RwLockWriteGuard<'a, Option<Engine>>>,
     room: Option<Inside<'a>>,
     turn: Turn<'a>,
     lock: &'a VolumeLock,
@@ -150,23 +150,23 @@ impl Drop for BreaksOnUnwind<'_> {
 const LOCKED: &str = "it is there while it is locked";
 
 impl Deref for Reading<'_> {
-    type Target = Volume;
+    type Target = Engine;
 
-    fn deref(&self) -> &Volume {
+    fn deref(&self) -> &Engine {
         self.volume.as_ref().expect(LOCKED)
     }
 }
 
 impl Deref for Writing<'_> {
-    type Target = Volume;
+    type Target = Engine;
 
-    fn deref(&self) -> &Volume {
+    fn deref(&self) -> &Engine {
         self.volume.as_ref().and_then(|volume| volume.as_ref()).expect(LOCKED)
     }
 }
 
 impl DerefMut for Writing<'_> {
-    fn deref_mut(&mut self) -> &mut Volume {
+    fn deref_mut(&mut self) -> &mut Engine {
         self.volume.as_mut().and_then(|volume| volume.as_mut()).expect(LOCKED)
     }
 }

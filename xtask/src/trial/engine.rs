@@ -7,10 +7,10 @@ use anyhow::Context;
 use block::{Concat, Device, FileDevice, OpenOptions};
 use f2fs::{
     Error,
+    engine::{Engine, Options, device_bytes},
     format::inode::Compression,
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Time,
-    volume::{Options, Volume, device_bytes},
 };
 use guest::Op;
 use model::perform::perform;
@@ -54,22 +54,22 @@ pub fn begin_on(files: &[(&Path, &str, u64)], options: &mkfs::Options) -> anyhow
 }
 
 /// Opens a volume in one file for writing.
-pub fn open(path: &Path) -> anyhow::Result<Volume> {
+pub fn open(path: &Path) -> anyhow::Result<Engine> {
     let device = FileDevice::open(path, OpenOptions { write: true, direct: false })?;
-    Volume::open(Arc::new(device), Options::new(|| NOW)).with_context(|| path.display().to_string())
+    Engine::open(Arc::new(device), Options::new(|| NOW)).with_context(|| path.display().to_string())
 }
 
 /// Opens a volume in one file for reading.
-pub fn open_read_only(path: &Path) -> anyhow::Result<Volume> {
+pub fn open_read_only(path: &Path) -> anyhow::Result<Engine> {
     let device = FileDevice::open(path, OpenOptions::default())?;
-    Volume::open(Arc::new(device), Options::read_only()).with_context(|| path.display().to_string())
+    Engine::open(Arc::new(device), Options::read_only()).with_context(|| path.display().to_string())
 }
 
 /// Executes all of `ops` that the engine supports. Returns the number of unsupported ones.
 ///
 /// # Errors
 /// The first operation that fails otherwise.
-pub fn perform_all(volume: &mut Volume, ops: &[Op]) -> anyhow::Result<usize> {
+pub fn perform_all(volume: &mut Engine, ops: &[Op]) -> anyhow::Result<usize> {
     let mut skipped = 0;
     for op in ops {
         match perform(volume, op) {

@@ -14,12 +14,12 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use block::MemoryDevice;
 use f2fs::{
+    engine::{Engine, Options},
     units::Time,
-    volume::{Options, Volume},
 };
 use guest::{Bytes, Manifest, Op, Scope, differences, op::Allocate};
 use model::{
-    Engine, Generator, HANDLES, Model, Setup, StepClock,
+    Generator, HANDLES, Model, Setup, StepClock, Subject,
     fsck::fsck,
     manifest::{excuse_recovered_directories, manifest_of},
     setup::{Maker, copy, load_parts, parts, store_parts},
@@ -191,15 +191,15 @@ impl Game<'_> {
     /// We write.
     fn ours(&mut self, unclean: bool) -> Result<()> {
         let device = Arc::new(copy(&self.device)?);
-        let mut engine = Engine::open(device.clone(), self.setup.settings, self.clock.clone())?;
+        let mut subject = Subject::open(device.clone(), self.setup.settings, self.clock.clone())?;
         for _ in 0..OPS {
             let op = self.next_op();
             let now = self.clock.step();
-            let done = engine.apply(&op);
+            let done = subject.apply(&op);
             let seen = match done {
                 Ok(()) => Ok(()),
                 Err(error) => {
-                    let errno = model::engine::errno(&error);
+                    let errno = model::subject::errno(&error);
                     Err(errno.with_context(|| format!("{op:?}: {error}"))?)
                 }
             };
@@ -208,8 +208,8 @@ impl Game<'_> {
             self.agree(&op, seen, wanted, before)?;
         }
         match unclean {
-            true => drop(engine),
-            false => engine.unmount()?,
+            true => drop(subject),
+            false => subject.unmount()?,
         }
         self.device = device;
         self.finish(unclean)
@@ -225,7 +225,7 @@ impl Game<'_> {
         fsck(&load_parts(&self.disks)?).context("after Linux")?;
         let recovered = copy(&self.device)?;
         let shared = Arc::new(recovered);
-        let volume = Volume::open(shared.clone(), Options::new(Time::default))?;
+        let volume = Engine::open(shared.clone(), Options::new(Time::default))?;
         drop(volume);
         fsck(&shared).context("after us")?;
         self.model = model_of(self.setup, &self.device, 0)?;
@@ -235,7 +235,7 @@ impl Game<'_> {
     }
 
     fn compare(&self, linux: Manifest, recovered: bool) -> Result<()> {
-        let volume = Volume::open(self.device.clone(), Options::read_only())?;
+        let volume = Engine::open(self.device.clone(), Options::read_only())?;
         let mut ours = manifest_of(&volume);
         if recovered {
             excuse_recovered_directories(&linux, &mut ours);
@@ -309,10 +309,10 @@ impl Game<'_> {
 /// Makes a model of the volume for the generator: names and sizes, not contents. `more_bytes` is the
 /// additional space for attributes on the side whose turn it is, compared with the engine.
 fn model_of(setup: &Setup, device: &Arc<MemoryDevice>, more_bytes: usize) -> Result<Model> {
-    let mut engine = Engine::open(Arc::new(copy(device)?), setup.settings, StepClock::default())?;
-    let mut rules = model::engine::rules(&mut engine)?;
+    let mut subject = Subject::open(Arc::new(copy(device)?), setup.settings, StepClock::default())?;
+    let mut rules = model::subject::rules(&mut subject)?;
     rules.xattr_bytes_max += more_bytes;
-    Model::of_volume(engine.volume(), rules).map_err(Into::into)
+    Model::of_volume(subject.volume(), rules).map_err(Into::into)
 }
 
 /// Returns the operation with its paths below `dir`.

@@ -16,9 +16,9 @@ use anyhow::{Context, Result, ensure};
 use block::{FileDevice, OpenOptions, Rng};
 use f2fs::{
     Error,
+    engine::{Cleaned, Engine, NewNode, Options, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode},
     format::{inode::flag, quota::QuotaKind},
     units::{Ino, Time},
-    volume::{Cleaned, NewNode, Options, Policy, QuotaLimits, RenameMode, SetAttr, Volume, XattrMode},
 };
 use model::{
     Setup,
@@ -67,7 +67,7 @@ struct File {
 struct Tally(BTreeMap<&'static str, [u64; 2]>);
 
 struct Soak {
-    volume: Volume,
+    volume: Engine,
     dirs: Vec<Ino>,
     rng: Rng,
     files: Vec<File>,
@@ -99,7 +99,7 @@ pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
             move || Time { seconds: 1_700_000_000 + started.elapsed().as_secs() as i64, nanoseconds: 0 };
         let options = Options { cache_bytes: CACHE_BYTES, discard: true, ..Options::new(clock) };
         let device = FileDevice::open(&image, OpenOptions { write: true, ..OpenOptions::default() })?;
-        anyhow::Ok(Volume::open(Arc::new(device), options)?)
+        anyhow::Ok(Engine::open(Arc::new(device), options)?)
     };
     let mut volume = open()?;
     let root = volume.superblock().root_ino;
@@ -387,7 +387,7 @@ impl fmt::Display for Tally {
 }
 
 /// Checks that a file has its written content.
-fn check(volume: &Volume, file: &File, bytes: &mut Vec<u8>) -> Result<()> {
+fn check(volume: &Engine, file: &File, bytes: &mut Vec<u8>) -> Result<()> {
     bytes.clear();
     bytes.resize(file.blocks.len() * BLOCK, 0);
     let size = volume.stat(file.ino)?.size;

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use block::{Device, MemoryDevice};
 use f2fs::{
+    engine::{Engine, NewNode, Options, SetAttr, XattrMode},
     format::{
         BlockSize,
         checkpoint::{Checkpoint, Flags},
@@ -16,7 +17,6 @@ use f2fs::{
     },
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino, Nid, SegNo, Time},
-    volume::{NewNode, Options, SetAttr, Volume, XattrMode},
 };
 
 /// A time that stands still.
@@ -34,7 +34,7 @@ const FEATURES: &str =
 pub struct Damaged {
     /// Its device.
     pub device: Arc<MemoryDevice>,
-    volume: Volume,
+    volume: Engine,
 }
 
 impl Damaged {
@@ -42,12 +42,12 @@ impl Damaged {
     pub fn new() -> Damaged {
         static SOUND: OnceLock<MemoryDevice> = OnceLock::new();
         let device = Arc::new(model::setup::copy(SOUND.get_or_init(sound)).expect("memory"));
-        let volume = Volume::open(device.clone(), Options::read_only()).expect("a sound volume");
+        let volume = Engine::open(device.clone(), Options::read_only()).expect("a sound volume");
         Damaged { device, volume }
     }
 
     /// The volume as it was.
-    pub fn volume(&self) -> &Volume {
+    pub fn volume(&self) -> &Engine {
         &self.volume
     }
 
@@ -258,14 +258,14 @@ fn sound() -> MemoryDevice {
         .expect("a root")
         .finish()
         .expect("written");
-    let mut volume = Volume::open(device.clone(), Options::new(|| NOW)).expect("a volume");
+    let mut volume = Engine::open(device.clone(), Options::new(|| NOW)).expect("a volume");
     fill(&mut volume).expect("there is space");
     volume.unmount().expect("written");
     drop(volume);
     model::setup::copy(&device).expect("memory")
 }
 
-fn fill(volume: &mut Volume) -> f2fs::Result<()> {
+fn fill(volume: &mut Engine) -> f2fs::Result<()> {
     let root = volume.superblock().root_ino;
     let file = NewNode::new(FILE);
     // A first part, so that segments are closed before the checkpoint.

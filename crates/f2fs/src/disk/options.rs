@@ -61,7 +61,7 @@ pub enum Upkeep {
     /// Every change does it itself.
     #[default]
     ByChange,
-    /// The caller does it by [`Volume::begin_upkeep`](crate::volume::Volume::begin_upkeep), before changes that together write no
+    /// The caller does it by [`Engine::begin_upkeep`](crate::engine::Engine::begin_upkeep), before changes that together write no
     /// more than 4 MiB.
     ByCaller,
 }
@@ -98,7 +98,7 @@ pub struct Options {
     /// Extensions of new files that are not compressed, even in a compressed directory.
     pub plain_extensions: Vec<String>,
     /// True to queue discards for the blocks that a checkpoint frees; the caller issues
-    /// [`Volume::discards`](crate::volume::Volume::discards).
+    /// [`Engine::discards`](crate::engine::Engine::discards).
     pub discard: bool,
     /// Behaviour after a failed write.
     pub on_error: OnError,

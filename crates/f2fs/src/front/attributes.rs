@@ -3,7 +3,7 @@
 use super::{Metadata, Volume};
 use crate::{
     Result,
-    volume::{SetAttr, XattrMode},
+    engine::{SetAttr, XattrMode},
 };
 
 impl Volume {

@@ -5,9 +5,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use super::{Metadata, Volume, volume::Handle};
 use crate::{
     Error, Result,
+    engine::{Engine, NewNode, PathEnd, SetAttr},
     format::FileType,
     units::{Ino, Time},
-    volume::{NewNode, PathEnd, SetAttr, Volume as Engine},
 };
 
 /// Options that a [`File`] is opened with, after [`std::fs::OpenOptions`].

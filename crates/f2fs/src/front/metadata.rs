@@ -1,9 +1,9 @@
 //! Facts about a file.
 
 use crate::{
+    engine::Stat,
     format::FileType,
     units::{Ino, Time},
-    volume::Stat,
 };
 
 /// Facts about a file, as they were when it was asked for them.

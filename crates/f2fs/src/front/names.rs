@@ -1,7 +1,7 @@
 //! Making, removing and renaming by paths.
 
 use super::Volume;
-use crate::{Error, Result, format::FileType, volume::RenameMode, walk::Walk};
+use crate::{Error, Result, engine::RenameMode, format::FileType, walk::Walk};
 
 /// Permissions of a directory that is made, before the umask.
 const DIR_PERMISSIONS: u16 = 0o777;

@@ -7,12 +7,12 @@ use block::FileDevice;
 use block::{Device, MemoryDevice};
 
 use super::Volume;
-use crate::volume::join;
+use crate::engine::join;
 use crate::{
     Error, Result,
+    engine::{Engine, Options},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Time,
-    volume::{Options, Volume as Engine},
 };
 
 /// Receives the error of a drop that lost changes.
@@ -168,7 +168,7 @@ impl OpenOptions {
         join(paths.iter().map(open).collect::<Result<_>>()?)
     }
 
-    /// Opens the volume on a device; several devices are [joined](crate::volume::join) before.
+    /// Opens the volume on a device; several devices are [joined](crate::engine::join) before.
     ///
     /// # Errors
     /// - [`Error::NotF2fs`] if there is no volume, [`Error::Unsupported`] if it cannot be opened by this crate.

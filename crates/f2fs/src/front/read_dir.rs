@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Metadata, Volume, volume::Handle};
-use crate::{Result, format::FileType, units::Ino, volume};
+use crate::{Result, engine, format::FileType, units::Ino};
 
 /// The entries of a directory, without `.` and `..`, in the order of the directory; made by [`Volume::read_dir`].
 ///
@@ -13,7 +13,7 @@ use crate::{Result, format::FileType, units::Ino, volume};
 pub struct ReadDir<'v> {
     handle: Handle<'v>,
     /// Entries that have been read and not given.
-    ready: VecDeque<Result<volume::DirEntry>>,
+    ready: VecDeque<Result<engine::DirEntry>>,
     /// Position of the next entry to read; `None` at the end.
     cookie: Option<u64>,
 }
@@ -64,7 +64,7 @@ impl<'v> Iterator for ReadDir<'v> {
 #[derive(Debug, Clone)]
 pub struct DirEntry<'v> {
     volume: &'v Volume,
-    entry: volume::DirEntry,
+    entry: engine::DirEntry,
 }
 
 impl DirEntry<'_> {

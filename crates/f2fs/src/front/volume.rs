@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     Error, Result,
+    engine::{Engine, Space},
     units::Ino,
-    volume::{Space, Volume as Engine},
 };
 
 /// An open volume. The [crate] has an example.

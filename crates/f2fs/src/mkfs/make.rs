@@ -7,6 +7,7 @@ use block::Device;
 use super::Plan;
 use crate::{
     Error, Place, Result,
+    engine::{self, Blank, Engine, NewNode, SetAttr},
     format::{
         FileType,
         inode::flag,
@@ -14,7 +15,6 @@ use crate::{
         superblock::{self, Area},
     },
     units::{BlockAddr, Ino},
-    volume::{self, Blank, NewNode, SetAttr, Volume},
 };
 
 /// Name of the directory for files recovered by fsck.
@@ -25,7 +25,7 @@ const WIPE_BYTES: u64 = 1 << 20;
 /// An unfinished volume. It has a root and can be filled. Until [`finish`](Self::finish), its device holds no
 /// superblock, and so no volume.
 pub struct NewVolume {
-    volume: Volume,
+    volume: Engine,
     device: Arc<dyn Device>,
     plan: Plan,
 }
@@ -40,7 +40,7 @@ impl NewVolume {
         device: Arc<dyn Device>,
         plan: &Plan,
         blank: bool,
-        options: volume::Options,
+        options: engine::Options,
     ) -> Result<NewVolume> {
         if !blank {
             wipe(&*device, plan)?;
@@ -53,7 +53,7 @@ impl NewVolume {
             logs: plan.logs.in_order(),
             large_nat_bitmap: plan.large_nat_bitmap,
         };
-        let mut volume = Volume::format(device.clone(), &of_plan, options)?;
+        let mut volume = Engine::format(device.clone(), &of_plan, options)?;
         let owned = |mode| NewNode { uid: plan.root_owner.0, gid: plan.root_owner.1, ..NewNode::new(mode) };
         volume.make_root(&owned(0o755))?;
         let root = plan.superblock.root_ino;
@@ -72,7 +72,7 @@ impl NewVolume {
     }
 
     /// Returns the volume, to be filled.
-    pub fn volume(&mut self) -> &mut Volume {
+    pub fn volume(&mut self) -> &mut Engine {
         &mut self.volume
     }
 
@@ -81,7 +81,7 @@ impl NewVolume {
     /// # Errors
     /// [`Error::Io`] if the device fails, [`Error::NoSpace`] if the content does not fit. The device holds no
     /// volume then.
-    pub fn finish(mut self) -> Result<Volume> {
+    pub fn finish(mut self) -> Result<Engine> {
         // Two checkpoints make both packs valid, and each of them alone describes the volume.
         self.volume.checkpoint()?;
         self.volume.unmount()?;

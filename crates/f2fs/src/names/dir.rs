@@ -383,7 +383,7 @@ fn find_in<B: AsRef<[u8]>>(
     damage.map_or(Ok(None), Err)
 }
 
-/// Iterator over the entries of a directory; see [`Volume::entries`](crate::volume::Volume::entries). Damage yields an error in place of the
+/// Iterator over the entries of a directory; see [`Engine::entries`](crate::engine::Engine::entries). Damage yields an error in place of the
 /// entries that are lost, and the iteration continues behind it.
 pub struct DirCursor<'a> {
     volume: &'a Names,

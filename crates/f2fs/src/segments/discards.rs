@@ -23,9 +23,9 @@ pub(super) const UNIT_BLOCKS: u32 = 16;
 /// Maximum size of one request, in blocks: 8 MiB with blocks of 4 KiB. It bounds the time for which a log may
 /// have to wait for a segment.
 const REQUEST_BLOCKS: u32 = 2048;
-/// Maximum number of queued runs, about 1 MiB of memory. Runs beyond that are left to [`Volume::trim`].
+/// Maximum number of queued runs, about 1 MiB of memory. Runs beyond that are left to [`Engine::trim`].
 ///
-/// [`Volume::trim`]: crate::volume::Volume::trim
+/// [`Engine::trim`]: crate::engine::Engine::trim
 const RUNS_MAX: usize = 32 << 10;
 /// After so many runs without room, those are dropped from the queue that no request would cover.
 const LEFT_OUT_MAX: usize = RUNS_MAX / 8;
@@ -132,7 +132,7 @@ impl Discards {
     ///
     /// # Errors
     /// The error of the device. The queue is then emptied. A device that says that it cannot discard is not asked again.
-    /// One that failed three times in a row is asked again by a [trim](crate::volume::Volume::trim) only.
+    /// One that failed three times in a row is asked again by a [trim](crate::engine::Engine::trim) only.
     pub fn issue(&self) -> Result<u32> {
         let mut state = self.lock();
         let Some(io) = state.io.clone() else { return Ok(0) };

@@ -5,7 +5,7 @@
 use std::{fs, path::PathBuf, sync::Arc};
 
 use block::{Device, MemoryDevice};
-use f2fs::volume::join;
+use f2fs::engine::join;
 use guest::Manifest;
 
 /// Folder of the images.

@@ -13,10 +13,10 @@ use std::{
 
 use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
+    engine::{Engine, Options},
     format::BlockSize,
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::Time,
-    volume::{Options, Volume},
 };
 
 /// A fixed time, so that runs repeat.
@@ -52,24 +52,24 @@ pub fn device(path: &Path) -> Arc<dyn Device> {
 }
 
 /// Opens an image for writing, with the usual options and a fixed clock.
-pub fn open(path: &Path) -> Volume {
-    Volume::open(device(path), Options::new(|| NOW)).expect("the volume opens")
+pub fn open(path: &Path) -> Engine {
+    Engine::open(device(path), Options::new(|| NOW)).expect("the volume opens")
 }
 
 /// Opens an image for reading.
-pub fn open_read_only(path: &Path) -> Volume {
+pub fn open_read_only(path: &Path) -> Engine {
     let device = FileDevice::open(path, OpenOptions::default()).expect("the image opens");
-    Volume::open(Arc::new(device), Options::read_only()).expect("the volume opens")
+    Engine::open(Arc::new(device), Options::read_only()).expect("the volume opens")
 }
 
 /// Makes a volume with a root directory in a new image, with our own code.
-pub fn format(path: &Path, bytes: u64, features: &[&str]) -> Volume {
+pub fn format(path: &Path, bytes: u64, features: &[&str]) -> Engine {
     std::fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("the image can be made");
     format_on(device(path), features, BlockSize::B4K)
 }
 
 /// Makes a volume with a root directory on a device of zeroes, with our own code.
-pub fn format_on(device: Arc<dyn Device>, features: &[&str], block_size: BlockSize) -> Volume {
+pub fn format_on(device: Arc<dyn Device>, features: &[&str], block_size: BlockSize) -> Engine {
     let options = mkfs::Options {
         features: mkfs::parse_features(&features.join(",")).expect("known features"),
         block_size,

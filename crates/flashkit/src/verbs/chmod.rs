@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use f2fs::{format::FileType, volume::SetAttr};
+use f2fs::{engine::SetAttr, format::FileType};
 
 use crate::{
     below::Below,

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use f2fs::{format::FileType, units::Ino, volume::Volume};
+use f2fs::{engine::Engine, format::FileType, units::Ino};
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
@@ -103,7 +103,7 @@ fn change(args: &Args) -> Result<()> {
 }
 
 impl Report {
-    fn add(&mut self, volume: &Volume, ino: Ino, path: &[u8]) -> f2fs::Result<()> {
+    fn add(&mut self, volume: &Engine, ino: Ino, path: &[u8]) -> f2fs::Result<()> {
         self.regular_files += 1;
         let stat = volume.stat(ino)?;
         let Some(how) = stat.compression else { return Ok(()) };

@@ -17,9 +17,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use f2fs::{
+    engine::{Engine, NewNode, SetAttr},
     format::FileType,
     units::{Ino, Time},
-    volume::{NewNode, SetAttr, Volume},
 };
 use f2fs_tree::{DirSink, ExportOptions, VolumeSource, export, make_private};
 
@@ -109,7 +109,7 @@ fn put(files: &[OsString], to: &Target, further: &Further) -> Result<()> {
     })
 }
 
-fn put_file(volume: &mut Volume, from: &Path, to: &Target) -> Result<()> {
+fn put_file(volume: &mut Engine, from: &Path, to: &Target) -> Result<()> {
     // The kind is checked by name first: opening a FIFO would wait for a writer.
     if !std::fs::metadata(from)?.is_file() {
         bail!("not a regular file; flashkit import copies directories");
@@ -128,7 +128,7 @@ fn put_file(volume: &mut Volume, from: &Path, to: &Target) -> Result<()> {
     Ok(volume.set_attr(ino, &SetAttr { mtime: Some(mtime), ..SetAttr::default() })?)
 }
 
-fn put_stream(volume: &mut Volume, to: &Target) -> Result<()> {
+fn put_stream(volume: &mut Engine, to: &Target) -> Result<()> {
     if volume
         .resolve(&to.path, true)
         .is_ok_and(|at| volume.stat(at).is_ok_and(|stat| stat.kind == FileType::Directory))
@@ -140,7 +140,7 @@ fn put_stream(volume: &mut Volume, to: &Target) -> Result<()> {
 }
 
 /// Empties the file that receives the content, or makes it with these permissions, and returns it.
-fn make(volume: &mut Volume, to: &Target, leaf: &[u8], permissions: u16) -> Result<Ino> {
+fn make(volume: &mut Engine, to: &Target, leaf: &[u8], permissions: u16) -> Result<Ino> {
     let (dir, leaf) = destination(volume, to, leaf, FileType::Regular)?;
     match volume.resolve_from(dir, &leaf, true) {
         Ok(there) => {
@@ -155,7 +155,7 @@ fn make(volume: &mut Volume, to: &Target, leaf: &[u8], permissions: u16) -> Resu
 }
 
 /// Copies the data of a file of `bytes` bytes and skips its holes.
-fn put_around_holes(volume: &mut Volume, ino: Ino, file: &mut File, bytes: u64) -> Result<()> {
+fn put_around_holes(volume: &mut Engine, ino: Ino, file: &mut File, bytes: u64) -> Result<()> {
     let mut offset = 0;
     while offset < bytes {
         let start = match seek(&*file, SeekFrom::Data(offset)) {
@@ -176,7 +176,7 @@ fn put_around_holes(volume: &mut Volume, ino: Ino, file: &mut File, bytes: u64) 
 }
 
 /// Copies content to a file from an offset on. Returns the offset of its end.
-fn put_content(volume: &mut Volume, ino: Ino, mut offset: u64, content: &mut dyn Read) -> Result<u64> {
+fn put_content(volume: &mut Engine, ino: Ino, mut offset: u64, content: &mut dyn Read) -> Result<u64> {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let count = match content.read(&mut chunk) {

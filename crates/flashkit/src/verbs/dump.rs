@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::{Context, Result, bail};
 use f2fs::{
     Place,
+    engine::{Engine, read_raw_superblock},
     format::{
         dentry::Dentries,
         inode::inline,
@@ -14,7 +15,6 @@ use f2fs::{
         superblock::{self, raw},
     },
     units::{BlockAddr, Ino, Nid, SegNo},
-    volume::{Volume, read_raw_superblock},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -228,7 +228,7 @@ fn superblock_fields(raw: &raw::Superblock) -> Value {
     Value::Object(fields)
 }
 
-fn checkpoint_fields(volume: &Volume) -> Value {
+fn checkpoint_fields(volume: &Engine) -> Value {
     let cp = volume.last_checkpoint();
     let logs: serde_json::Map<String, Value> = SegmentType::ALL
         .iter()
@@ -266,7 +266,7 @@ fn checkpoint_fields(volume: &Volume) -> Value {
 }
 
 /// Refuses a number that no node of this volume can have.
-fn check_range(volume: &Volume, nid: Nid) -> Result<()> {
+fn check_range(volume: &Engine, nid: Nid) -> Result<()> {
     let end = volume.geometry().nids_end().0;
     if nid.0 >= end {
         bail!("node {} is out of range; numbers of nodes are below {end}", nid.0);
@@ -275,7 +275,7 @@ fn check_range(volume: &Volume, nid: Nid) -> Result<()> {
 }
 
 /// Returns a node that is in use.
-fn node(volume: &Volume, nid: Nid) -> Result<Arc<NodeBlock>> {
+fn node(volume: &Engine, nid: Nid) -> Result<Arc<NodeBlock>> {
     check_range(volume, nid)?;
     if !volume.nat_entry(nid)?.addr.is_real() {
         bail!("{nid} is not in use");
@@ -292,7 +292,7 @@ struct NatRow {
     version: u8,
 }
 
-fn nat_rows(volume: &Volume, only: Option<Nid>) -> impl Iterator<Item = Result<NatRow>> + '_ {
+fn nat_rows(volume: &Engine, only: Option<Nid>) -> impl Iterator<Item = Result<NatRow>> + '_ {
     let range = match only {
         Some(nid) => nid.0..nid.0.saturating_add(1),
         None => 1..volume.geometry().nids_end().0,
@@ -315,7 +315,7 @@ struct SitRow {
     valid_map: Option<String>,
 }
 
-fn sit(volume: &Volume, only: Option<SegNo>, json: bool) -> Result<()> {
+fn sit(volume: &Engine, only: Option<SegNo>, json: bool) -> Result<()> {
     let range = match only {
         Some(segment) => segment.0..segment.0.saturating_add(1),
         None => 0..volume.geometry().segments,
@@ -343,7 +343,7 @@ struct OwnerRow {
     offset: u16,
 }
 
-fn ssa(volume: &Volume, segment: SegNo, json: bool) -> Result<()> {
+fn ssa(volume: &Engine, segment: SegNo, json: bool) -> Result<()> {
     let entry = volume.sit_entry(segment)?;
     let geometry = volume.geometry();
     let summary: Summary = volume.summary(segment)?;

@@ -101,7 +101,7 @@ fn check(args: &Args) -> Result<Report> {
         .collect::<Result<Vec<_>>>()?;
     let first = devices[0].clone();
     let alone = devices.len() == 1;
-    let device = match f2fs::volume::join(devices) {
+    let device = match f2fs::engine::join(devices) {
         // The check says what is wrong with the superblocks.
         Err(Error::Corrupt { .. } | Error::Io { .. }) if alone => first,
         joined => joined.with_context(name)?,

@@ -1,7 +1,7 @@
 //! `gc`: cleaning on demand.
 
 use anyhow::Result;
-use f2fs::volume::Policy;
+use f2fs::engine::Policy;
 use serde::Serialize;
 
 use crate::{render, target::Image};

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 use f2fs::{
+    engine::Engine,
     format::{checkpoint::Flags, sit::SegmentType, superblock::Area},
-    volume::Volume,
 };
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
@@ -95,7 +95,7 @@ struct LogInfo {
 }
 
 impl Info {
-    fn of(volume: &Volume) -> Info {
+    fn of(volume: &Engine) -> Info {
         let sb = volume.superblock();
         let cp = volume.last_checkpoint();
         let block_bytes = sb.block_size.bytes();

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 
 use anyhow::{Context, Result};
-use f2fs::{format::FileType, volume::NewNode};
+use f2fs::{engine::NewNode, format::FileType};
 
 use crate::target::{Further, Target, destination};
 

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use f2fs::{
+    engine::{DirEntry, Engine},
     format::FileType,
     units::Ino,
-    volume::{DirEntry, Volume},
 };
 
 use crate::{
@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Returns the entries of a directory, without "." and "..".
-pub fn children(volume: &Volume, dir: Ino) -> f2fs::Result<Vec<DirEntry>> {
+pub fn children(volume: &Engine, dir: Ino) -> f2fs::Result<Vec<DirEntry>> {
     let dots = |name: &[u8]| matches!(name, b"." | b"..");
     volume.entries(dir, 0)?.filter(|entry| !entry.as_ref().is_ok_and(|entry| dots(&entry.name))).collect()
 }

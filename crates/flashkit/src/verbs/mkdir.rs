@@ -1,7 +1,7 @@
 //! `mkdir`: makes directories.
 
 use anyhow::Result;
-use f2fs::{format::FileType, volume::NewNode};
+use f2fs::{engine::NewNode, format::FileType};
 
 use crate::target::{Further, Target};
 

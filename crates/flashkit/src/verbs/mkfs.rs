@@ -9,10 +9,10 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use block::{Behind, Concat, Device};
 use f2fs::{
+    engine,
     format::{BlockSize, superblock::Features},
     mkfs::{self, DeviceSize, Encoding, NewVolume, Overprovision, Plan},
     units::Time,
-    volume,
 };
 use f2fs_tree::{FillOptions, Transform};
 use flash::{
@@ -210,7 +210,8 @@ pub fn run(args: &Args) -> Result<()> {
         let need = match &content {
             Some(content) => {
                 let mut source = content.open()?;
-                let need = f2fs_tree::count(&mut *source, &transform, &plan.superblock, &engine(time));
+                let need =
+                    f2fs_tree::count(&mut *source, &transform, &plan.superblock, &engine_options(time));
                 Some(need.map_err(|error| content.explain(error, &args.image, Into::into))?)
             }
             None => None,
@@ -232,7 +233,7 @@ pub fn run(args: &Args) -> Result<()> {
         several => {
             let parts = several.iter().map(|output| output.device.clone() as Arc<dyn Device>);
             Arc::new(
-                Concat::new(parts.zip(volume::device_bytes(&plan.superblock)).collect())
+                Concat::new(parts.zip(engine::device_bytes(&plan.superblock)).collect())
                     .with_context(name)?,
             )
         }
@@ -243,7 +244,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     // On one thread, reading the source and writing the image would alternate; on two they overlap.
     let device = Arc::new(Behind::new(device, WAITING_BYTES));
-    let mut new = NewVolume::begin(device, &plan, is_blank, engine(time)).with_context(name)?;
+    let mut new = NewVolume::begin(device, &plan, is_blank, engine_options(time)).with_context(name)?;
     let mut filled = (0, 0);
     if let Some(content) = &content {
         let bar = progress::bytes("filling", None, args.quiet || args.json);
@@ -314,8 +315,8 @@ fn time(args: &Args) -> Result<Time> {
 }
 
 /// Returns the engine's options. One time for everything makes the image reproducible.
-fn engine(time: Time) -> volume::Options {
-    volume::Options::new(move || time)
+fn engine_options(time: Time) -> engine::Options {
+    engine::Options::new(move || time)
 }
 
 impl Shape {
@@ -387,7 +388,7 @@ fn sizes(
             let content = content.expect("--minimize requires --from");
             let mut source = content.open()?;
             let smallest =
-                f2fs_tree::smallest_for(&mut *source, transform, options, &engine(time), args.free);
+                f2fs_tree::smallest_for(&mut *source, transform, options, &engine_options(time), args.free);
             smallest.map_err(|error| content.explain(error, &args.image, Into::into))?
         }
         (Existing::BlockDevice { bytes } | Existing::File { bytes }, None) => bytes,

@@ -1,7 +1,7 @@
 //! `mv`: renames and moves inside a volume.
 
 use anyhow::Result;
-use f2fs::volume::RenameMode;
+use f2fs::engine::RenameMode;
 
 use crate::target::{Further, Target, destination};
 

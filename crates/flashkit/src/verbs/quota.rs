@@ -5,12 +5,12 @@ use std::{io::Write, path::PathBuf};
 use anyhow::{Context, Result};
 use clap::ArgGroup;
 use f2fs::{
+    engine::{Engine, QuotaLimits},
     format::{
         checkpoint::Flags,
         quota::{QuotaKind, raw::QuotaRecord},
     },
     units::Time,
-    volume::{QuotaLimits, Volume},
 };
 use indicatif::BinaryBytes;
 use serde::Serialize;
@@ -117,7 +117,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn report(volume: &Volume, json: bool) -> Result<()> {
+fn report(volume: &Engine, json: bool) -> Result<()> {
     if QuotaKind::ALL.into_iter().all(|kind| volume.quota_ino(kind).is_none()) {
         notice!("the volume has no quota; mkfs -O quota makes one with quota");
     }
@@ -136,7 +136,7 @@ impl Set {
         let ids = [self.user, self.group, self.project];
         let mut named = QuotaKind::ALL.into_iter().zip(ids).filter_map(|(kind, id)| Some((kind, id?)));
         let (kind, id) = named.next().expect("one of them is required");
-        let set = |volume: &mut Volume| {
+        let set = |volume: &mut Engine| {
             let before = volume.quota_of(kind, id)?;
             let pair = |soft: u64, hard: u64| Pair { soft, hard };
             let blocks =

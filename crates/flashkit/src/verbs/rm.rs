@@ -1,7 +1,7 @@
 //! `rm`: removes names.
 
 use anyhow::{Result, bail};
-use f2fs::{format::FileType, units::Ino, volume::Volume, walk::Walk};
+use f2fs::{engine::Engine, format::FileType, units::Ino, walk::Walk};
 
 use crate::{
     render,
@@ -30,7 +30,7 @@ pub fn run(args: &Args) -> Result<()> {
     })
 }
 
-fn remove(volume: &mut Volume, dir: Ino, name: &[u8], recursive: bool) -> Result<()> {
+fn remove(volume: &mut Engine, dir: Ino, name: &[u8], recursive: bool) -> Result<()> {
     let top = volume.lookup(dir, name)?;
     if volume.stat(top)?.kind != FileType::Directory {
         return Ok(volume.unlink(dir, name)?);

@@ -4,7 +4,7 @@ use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 
 use anyhow::Result;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use f2fs::volume::XattrMode;
+use f2fs::engine::XattrMode;
 
 use crate::target::{Further, Target};
 

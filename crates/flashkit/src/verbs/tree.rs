@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use f2fs::{
+    engine::Engine,
     format::FileType,
     units::Ino,
-    volume::Volume,
     walk::{Step, Walk},
 };
 use serde::Serialize;
@@ -97,7 +97,7 @@ struct Branch {
 /// The entries below a directory, depth first, sorted by name. Ends with an error at damage and at a
 /// directory seen before, which only a damaged volume has.
 struct Branches<'a> {
-    volume: &'a Volume,
+    volume: &'a Engine,
     /// Path of the directory.
     base: Vec<u8>,
     depth: usize,
@@ -107,7 +107,7 @@ struct Branches<'a> {
 }
 
 impl<'a> Branches<'a> {
-    fn new(volume: &'a Volume, root: Ino, base: Vec<u8>, depth: usize) -> Branches<'a> {
+    fn new(volume: &'a Engine, root: Ino, base: Vec<u8>, depth: usize) -> Branches<'a> {
         Branches { volume, base, depth, walk: Walk::default(), next: Some(root) }
     }
 

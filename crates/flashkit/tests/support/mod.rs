@@ -10,7 +10,7 @@ use std::{
 };
 
 use block::{FileDevice, OpenOptions};
-use f2fs::volume::{Options, Volume};
+use f2fs::engine::{Engine, Options};
 
 /// Calls the command in a directory.
 pub fn flashkit(dir: &Path, arguments: &[&str]) -> Output {
@@ -36,7 +36,7 @@ pub fn fails(dir: &Path, arguments: &[&str]) -> String {
 /// Damages a large file in the root directory of a volume: the second node of its map becomes invalid.
 pub fn damage(image: &Path, name: &str) {
     let device = FileDevice::open(image, OpenOptions::default()).expect("it opens");
-    let volume = Volume::open(Arc::new(device), Options::read_only()).expect("it is a volume");
+    let volume = Engine::open(Arc::new(device), Options::read_only()).expect("it is a volume");
     let ino = volume.resolve(name.as_bytes(), false).expect("it exists");
     let child = volume.inode(ino).expect("it is whole").child(1).0;
     let addr = volume.nat_entry(f2fs::units::Nid(child)).expect("it is whole").addr;

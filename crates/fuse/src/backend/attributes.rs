@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use f2fs::{
+    engine::{SetAttr, Stat},
     format::inode::DeviceNumber,
     units::Time,
-    volume::{SetAttr, Stat},
 };
 use fuse_protocol::{
     Output, Request, Response,

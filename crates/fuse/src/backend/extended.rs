@@ -1,6 +1,6 @@
 //! Requests for extended attributes, and ioctls.
 
-use f2fs::volume::XattrMode;
+use f2fs::engine::XattrMode;
 use fuse_protocol::{
     Errno, Output, Request, Response, SetXattr, SetXattrForm,
     abi::{self, init_flags},

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use f2fs::{
+    engine::{DirEntry, Stat},
     format::{FileType, inode::DeviceNumber},
     units::Ino,
-    volume::{DirEntry, Stat},
 };
 use fuse_protocol::{
     Errno, Output, Request,

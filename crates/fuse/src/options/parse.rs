@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use f2fs::{
+    engine::{ActiveLogs, InPlace},
     format::inode::{Algorithm, LOG_CLUSTER_BLOCKS},
-    volume::{ActiveLogs, InPlace},
 };
 use posix::{Atime, BackgroundGc, FsyncMode};
 

@@ -7,10 +7,10 @@ use std::{io, path::Path, sync::Arc, time::Instant};
 
 use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
+    engine::{self, Engine, NewNode},
     format::FileType,
     mkfs::{self, DeviceSize, NewVolume, Overprovision, Plan},
     units::{Ino, Time},
-    volume::{self, NewNode, Volume},
 };
 use flash::{
     Card, Clock, Model, Pace, Profile, Trace,
@@ -186,7 +186,7 @@ impl EngineTarget {
         let options = self.options.volume_options(false, move || time(clock.now_ns()), 1);
         let device =
             Arc::new(BlockCache::new(self.disk.device(), self.memory_bytes.min(BLOCK_CACHE_BYTES_MAX)));
-        let volume = Volume::open(device, options).map_err(to_io)?;
+        let volume = Engine::open(device, options).map_err(to_io)?;
         Ok(Mounted {
             volume,
             memory_bytes: self.memory_bytes,
@@ -241,7 +241,7 @@ impl Target for EngineTarget {
 
 /// An open volume, with the state of a kernel's caches.
 pub(super) struct Mounted {
-    pub volume: Volume,
+    pub volume: Engine,
     pub disk: Disk,
     pub memory_bytes: u64,
     /// Maximum amount of dirty data in bytes.
@@ -473,7 +473,7 @@ fn format(data: Arc<FileDevice>, size_bytes: u64, given: &[String]) -> io::Resul
     let device = DeviceSize { path: "card".into(), bytes: size_bytes };
     let plan = Plan::new(&options, &[device]).map_err(to_io)?;
     let made_at = Time { seconds: MADE_AT, nanoseconds: 0 };
-    let new = NewVolume::begin(data, &plan, true, volume::Options::new(move || made_at)).map_err(to_io)?;
+    let new = NewVolume::begin(data, &plan, true, engine::Options::new(move || made_at)).map_err(to_io)?;
     new.finish().map_err(to_io)?;
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::{
     io,
 };
 
-use f2fs::{units::Ino, volume::RenameMode};
+use f2fs::{engine::RenameMode, units::Ino};
 use guest::workload::{Files, Stage, Workload};
 
 use super::{

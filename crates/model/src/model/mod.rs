@@ -13,9 +13,9 @@ use std::{
 };
 
 use f2fs::{
+    engine::{Engine, Stat},
     format::{FileType, NAME_MAX, casefold::fold, inode::flag},
     units::Time,
-    volume::{Stat, Volume},
 };
 use guest::Op;
 use rustix::io::Errno;
@@ -71,7 +71,7 @@ impl Model {
     ///
     /// # Errors
     /// Those of reading the volume.
-    pub fn of_volume(volume: &Volume, rules: Rules) -> f2fs::Result<Model> {
+    pub fn of_volume(volume: &Engine, rules: Rules) -> f2fs::Result<Model> {
         let mut model = Model::new(rules, Time::default());
         let mut ids = HashMap::from([(volume.superblock().root_ino, ROOT)]);
         let mut pending = vec![(volume.superblock().root_ino, ROOT)];
@@ -444,7 +444,7 @@ impl Model {
     }
 }
 
-fn body_of(volume: &Volume, stat: &Stat, dir: Id, rules: Rules) -> f2fs::Result<Body> {
+fn body_of(volume: &Engine, stat: &Stat, dir: Id, rules: Rules) -> f2fs::Result<Body> {
     Ok(match stat.kind {
         FileType::Directory => Body::Dir(Dir { parent: dir, names: BTreeMap::new() }),
         FileType::Symlink => Body::Symlink(volume.read_link(stat.ino)?),

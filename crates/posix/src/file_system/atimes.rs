@@ -1,9 +1,9 @@
 //! Access times.
 
 use f2fs::{
+    engine::{Engine, SetAttr, Stat},
     format::inode::flag,
     units::{Ino, Time},
-    volume::{SetAttr, Stat, Volume},
 };
 
 use super::{Atime, FileSystem, Result};
@@ -15,7 +15,7 @@ const DAY: i64 = 24 * 60 * 60;
 impl FileSystem {
     /// Renews the access time if the mount options and the inode call for it. Returns true if it was renewed.
     pub(super) fn renew_atime(&self, ino: Ino) -> bool {
-        let due = |volume: &Volume| {
+        let due = |volume: &Engine| {
             let stat = self.pending_atimes.stat(volume, ino).ok();
             let stat = stat.filter(|_| volume.read_only_reason().is_none())?;
             let now = (volume.options().clock)();
@@ -68,7 +68,7 @@ impl FileSystem {
 }
 
 /// Sets the access time without a change of the ctime.
-pub(super) fn set_atime(volume: &mut Volume, ino: Ino, atime: Time) -> f2fs::Result<()> {
+pub(super) fn set_atime(volume: &mut Engine, ino: Ino, atime: Time) -> f2fs::Result<()> {
     let ctime = volume.stat(ino)?.ctime;
     volume.set_attr(ino, &SetAttr { atime: Some(atime), ctime: Some(ctime), ..SetAttr::default() })
 }

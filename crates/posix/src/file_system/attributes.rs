@@ -1,9 +1,9 @@
 //! Attributes of inodes, and the space of the volume.
 
 use f2fs::{
+    engine::{SetAttr, Space, Stat, without_privilege},
     format::{FileType, inode::flag},
     units::Ino,
-    volume::{SetAttr, Space, Stat, without_privilege},
 };
 
 use super::{Caller, FileSystem, Result, permissions, refuse_sealed, to_errno};

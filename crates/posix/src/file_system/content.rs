@@ -3,9 +3,9 @@
 use std::{ops::Range, os::fd::BorrowedFd};
 
 use f2fs::{
+    engine::{SetAttr, Stat, without_privilege},
     format::{FileType, inode::flag},
     units::Ino,
-    volume::{SetAttr, Stat, without_privilege},
 };
 
 use super::{Caller, Change, FileSystem, Limits, Result, durability::PART_BYTES, refuse_sealed, to_errno};

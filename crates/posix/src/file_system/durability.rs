@@ -6,9 +6,9 @@ use std::{
 };
 
 use f2fs::{
+    engine::{Engine, PendingSync, Upkeep},
     format::inode::flag,
     units::{Ino, SegNo},
-    volume::{PendingSync, Upkeep, Volume},
 };
 
 use super::{Caller, End, FileSystem, Limits, Result, to_errno};
@@ -118,7 +118,7 @@ impl FileSystem {
 
     /// Returns `None` if there may be something to make durable, and `Some` if there cannot be. Fails if
     /// earlier changes may be lost.
-    fn may_sync(&self, volume: &Volume) -> Result<Option<()>> {
+    fn may_sync(&self, volume: &Engine) -> Result<Option<()>> {
         match volume.read_only_reason() {
             _ if self.settings.read_only || !self.settings.checkpoints => Ok(Some(())),
             Some(_) => Err(Errno::IO),
@@ -222,7 +222,7 @@ impl FileSystem {
         })
     }
 
-    fn close_volume(&self, mut volume: Volume) -> Result<(), f2fs::Error> {
+    fn close_volume(&self, mut volume: Engine) -> Result<(), f2fs::Error> {
         let ended = if volume.read_only_reason().is_some() { Ok(()) } else { self.leave_clean(&mut volume) };
         let until = Instant::now() + LAST_DISCARDS;
         while volume.read_only_reason().is_none() && Instant::now() < until && self.issue_discards(1) {}
@@ -249,7 +249,7 @@ impl FileSystem {
         ended
     }
 
-    fn leave_clean(&self, volume: &mut Volume) -> Result<(), f2fs::Error> {
+    fn leave_clean(&self, volume: &mut Engine) -> Result<(), f2fs::Error> {
         let mut ended = Ok(());
         volume.set_upkeep(Upkeep::ByChange);
         while let Some((ino, atime)) = self.pending_atimes.take_one() {
@@ -273,9 +273,9 @@ mod tests {
 
     use block::{Device, Geometry, MemoryDevice, Verb};
     use f2fs::{
+        engine::{NewNode, Options, SetAttr, XattrMode},
         mkfs::{self, DeviceSize, NewVolume, Plan},
         units::Time,
-        volume::{NewNode, Options, SetAttr, XattrMode},
     };
 
     use super::*;
@@ -356,7 +356,7 @@ mod tests {
         volume.write(ino, 0, b"other").unwrap();
         volume.unmount().unwrap();
         drop(volume);
-        let volume = Volume::open(device.clone(), usual()).unwrap();
+        let volume = Engine::open(device.clone(), usual()).unwrap();
         let fs = Arc::new(FileSystem::new(volume, Weak::new(), settings));
         assert!(device.fs.set(Arc::downgrade(&fs)).is_ok());
         (device, fs)
@@ -460,7 +460,7 @@ mod tests {
         );
         fs.pending_atimes.add(other, Time { seconds: 9, nanoseconds: 0 });
         fs.unmount().unwrap();
-        let volume = Volume::open(device, Options::new(Time::default)).unwrap();
+        let volume = Engine::open(device, Options::new(Time::default)).unwrap();
         assert_eq!(volume.stat(other).unwrap().atime.seconds, 9);
     }
 

@@ -11,8 +11,8 @@ use std::{
 
 use block::{Device, Geometry, MemoryDevice};
 use f2fs::{
+    engine::{Engine, NewNode, Options},
     units::{Ino, Nid, Time},
-    volume::{NewNode, Options, Volume},
 };
 
 use super::{
@@ -57,7 +57,7 @@ fn with_panics() -> (Arc<Panics>, FileSystem, Ino) {
     volume.unmount().unwrap();
     drop(volume);
     let device = Arc::new(Panics { inner, in_flushes: AtomicBool::new(false) });
-    let fs = mounted(Volume::open(device.clone(), Options::new(Time::default)).unwrap());
+    let fs = mounted(Engine::open(device.clone(), Options::new(Time::default)).unwrap());
     (device, fs, ino)
 }
 
@@ -122,7 +122,7 @@ impl Failing {
         drop(volume);
 
         let small = Options { cache_bytes: 128 << 10, ..Options::new(Time::default) };
-        let fs = mounted(Volume::open(device.clone(), small).unwrap());
+        let fs = mounted(Engine::open(device.clone(), small).unwrap());
         fs.lookup(root, b"held").unwrap();
         fs.unlink(root, b"held").unwrap();
         // One page more than may be dirty. The first eight stay dirty because their node cannot be read.

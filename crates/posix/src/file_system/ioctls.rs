@@ -86,8 +86,8 @@ mod tests {
 
     use block::{Device, MemoryDevice};
     use f2fs::{
+        engine::{Engine, Options},
         units::Time,
-        volume::{Options, Volume},
     };
 
     use super::*;
@@ -141,11 +141,11 @@ mod tests {
         drop(fs);
         // Both copies of the superblock have the new label.
         for damaged in [0, 1] {
-            let volume = Volume::open(device.clone(), Options::new(Time::default)).unwrap();
+            let volume = Engine::open(device.clone(), Options::new(Time::default)).unwrap();
             assert_eq!(volume.superblock().label, "Bücher");
             drop(volume);
             device.write(damaged << 12, &[0; 4096]).unwrap();
         }
-        assert!(Volume::open(device, Options::new(Time::default)).is_err());
+        assert!(Engine::open(device, Options::new(Time::default)).is_err());
     }
 }

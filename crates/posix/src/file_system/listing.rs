@@ -1,8 +1,8 @@
 //! Directory listings.
 
 use f2fs::{
+    engine::{DirEntry, Engine, Stat},
     units::Ino,
-    volume::{DirEntry, Stat, Volume},
 };
 
 use super::{FileSystem, Result, to_errno};
@@ -14,7 +14,7 @@ impl FileSystem {
         &self,
         dir: Ino,
         cookie: u64,
-        each: impl FnMut(&Volume, &DirEntry) -> f2fs::Result<bool>,
+        each: impl FnMut(&Engine, &DirEntry) -> f2fs::Result<bool>,
     ) -> Result<()> {
         self.renew_dir_atime(dir);
         list(&*self.read_lock()?, dir, cookie, each)
@@ -57,10 +57,10 @@ impl FileSystem {
 }
 
 fn list(
-    volume: &Volume,
+    volume: &Engine,
     dir: Ino,
     cookie: u64,
-    mut each: impl FnMut(&Volume, &DirEntry) -> f2fs::Result<bool>,
+    mut each: impl FnMut(&Engine, &DirEntry) -> f2fs::Result<bool>,
 ) -> Result<()> {
     for (count, entry) in volume.entries(dir, cookie).map_err(to_errno)?.enumerate() {
         match entry.and_then(|entry| each(volume, &entry)) {
@@ -79,8 +79,8 @@ mod tests {
 
     use block::{Counted, MemoryDevice};
     use f2fs::{
+        engine::{NewNode, Options, XattrMode},
         units::Time,
-        volume::{NewNode, Options, XattrMode},
     };
 
     use super::*;
@@ -105,7 +105,7 @@ mod tests {
         drop(volume);
         let counted = Arc::new(Counted::new(device));
         let small = Options { cache_bytes: 512 << 10, ..Options::new(Time::default) };
-        let volume = Volume::open(counted.clone(), small).unwrap();
+        let volume = Engine::open(counted.clone(), small).unwrap();
         let fs = FileSystem::new(volume, Weak::new(), Settings::default());
         (counted, fs, inos)
     }

@@ -1,13 +1,13 @@
 //! Names: lookup, creation, removal and renaming.
 
 use f2fs::{
+    engine::{Engine, NewNode, RenameMode, Stat},
     format::{
         FileType,
         inode::{DeviceNumber, flag},
         superblock::Features,
     },
     units::Ino,
-    volume::{NewNode, RenameMode, Stat, Volume},
 };
 use rustix::fs::RenameFlags;
 
@@ -113,7 +113,7 @@ impl FileSystem {
         &self,
         mut volume: Writing<'_>,
         dir: Option<Ino>,
-        make: impl FnOnce(&mut Volume) -> f2fs::Result<Ino>,
+        make: impl FnOnce(&mut Engine) -> f2fs::Result<Ino>,
     ) -> Result<Stat> {
         let ino = make(&mut volume).map_err(to_errno)?;
         self.sync_names(&mut volume, dir)?;
@@ -171,7 +171,7 @@ impl FileSystem {
 
     /// Called before a name is removed. If the inode loses its last link, it is held until the kernel drops
     /// its references.
-    fn hold_target(&self, volume: &mut Volume, dir: Ino, name: &[u8]) -> Result<()> {
+    fn hold_target(&self, volume: &mut Engine, dir: Ino, name: &[u8]) -> Result<()> {
         let Some(found) = volume.find_entry(dir, name).map_err(to_errno)? else { return Ok(()) };
         let inode = volume.inode(found.ino).map_err(to_errno)?;
         let last = inode.is_directory() || inode.head().links.get() <= 1;
@@ -195,7 +195,7 @@ mod tests {
     use std::sync::Arc;
 
     use block::MemoryDevice;
-    use f2fs::{format::quota::QuotaKind, volume::QuotaLimits};
+    use f2fs::{engine::QuotaLimits, format::quota::QuotaKind};
 
     use super::*;
     use crate::file_system::tests::{format, mounted};

@@ -4,9 +4,9 @@
 //! Linux 6.0 when an inode is created (`mode_strip_sgid`). Repeating that here changes nothing.
 
 use f2fs::{
+    engine::{Engine, SET_GID, Stat},
     format::FileType,
     units::Ino,
-    volume::{SET_GID, Stat, Volume},
 };
 
 use super::{Caller, Result, to_errno};
@@ -16,7 +16,7 @@ const GROUP_EXECUTE: u16 = 0o010;
 
 /// Returns the mode of a new inode. In a set-group-id directory, only members of its group can create an
 /// executable with the set-group-id bit.
-pub fn mode_of_new(volume: &Volume, caller: Caller, dir: Ino, mode: u16) -> Result<u16> {
+pub fn mode_of_new(volume: &Engine, caller: Caller, dir: Ino, mode: u16) -> Result<u16> {
     let both = SET_GID | GROUP_EXECUTE;
     if mode & both != both || FileType::from_mode(mode) == Some(FileType::Directory) {
         return Ok(mode);
@@ -49,7 +49,7 @@ mod tests {
     };
 
     use block::MemoryDevice;
-    use f2fs::volume::{NewNode, SetAttr};
+    use f2fs::engine::{NewNode, SetAttr};
 
     use super::*;
     use crate::{
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn limits_of_quota_hold_for_root_without_capabilities() {
-        use f2fs::{format::quota::QuotaKind, volume::QuotaLimits};
+        use f2fs::{engine::QuotaLimits, format::quota::QuotaKind};
         let Some(bare_root) = Process::start(0, 0, &NONE) else { return };
         let Some(root_user) = Process::start(0, 0, &["--clear-groups"]) else { return };
         let mut volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "extra_attr,quota");

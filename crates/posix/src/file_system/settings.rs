@@ -1,6 +1,6 @@
 //! The options that affect operations.
 
-use f2fs::volume::Policy;
+use f2fs::engine::Policy;
 
 /// Quota limits that hold for a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use f2fs::{
+    engine::{SET_GID, SetAttr, Stat, XattrMode},
     format::xattr,
     units::Ino,
-    volume::{SET_GID, SetAttr, Stat, XattrMode},
 };
 
 use super::{Caller, FileSystem, Result, to_errno};

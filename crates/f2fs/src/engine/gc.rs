@@ -6,7 +6,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Volume, checkpoint::Reason};
+use super::{Engine, checkpoint::Reason};
 use crate::{
     Error, Result,
     format::{BLOCKS_PER_SEGMENT, bits, summary::Summary},
@@ -222,11 +222,11 @@ impl Cleaning {
     }
 }
 
-impl Volume {
+impl Engine {
     /// Cleans up to `sections` sections, and writes a checkpoint that frees them.
     ///
     /// # Errors
-    /// Those of [every change](Volume#errors).
+    /// Those of [every change](Engine#errors).
     pub fn clean(&mut self, sections: u32, policy: Policy) -> Result<Cleaned> {
         let others = Some(Victims::All);
         let cleaning = Cleaning { others, ..Cleaning::new(Purpose::Clean, sections, policy, usize::MAX) };
@@ -237,7 +237,7 @@ impl Volume {
     /// be emptied, each of which may take seconds; the next call continues with others.
     ///
     /// # Errors
-    /// Those of [every change](Volume#errors).
+    /// Those of [every change](Engine#errors).
     pub fn clean_a_little(&mut self, policy: Policy) -> Result<Cleaned> {
         self.clean_all(Self::a_little(policy))
     }
@@ -245,7 +245,7 @@ impl Volume {
     /// Begins to [clean one section](Self::clean_a_little); readers get a turn after every few blocks.
     ///
     /// # Errors
-    /// Those of [every change](Volume#errors).
+    /// Those of [every change](Engine#errors).
     pub fn begin_clean_a_little(&mut self, policy: Policy) -> Result<Option<PendingSync>> {
         self.start()?;
         self.write_back()?;

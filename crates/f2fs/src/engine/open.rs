@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use block::Device;
 
-use super::{Io, Options, Volume, read_superblock};
+use super::{Engine, Io, Options, read_superblock};
 use crate::{
     Result,
     disk::{
@@ -39,7 +39,7 @@ const WRITABLE: Features = Features(
         | Features::COMPRESSION.0,
 );
 
-impl Volume {
+impl Engine {
     /// Opens the volume on a device. The caller concatenates the devices of a multi-device volume first.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Volume {
     /// [`Error::Io`](crate::Error::Io) with the place if the superblock, both checkpoints or the recovered files
     /// are damaged or cannot be read. A volume that cannot be changed opens all the same: see
     /// [`read_only_reason`](Self::read_only_reason).
-    pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Volume> {
+    pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Engine> {
         let (superblock, _) = read_superblock(&*device, device.geometry().size_bytes)?;
         let geometry = Geometry::of(&superblock);
         let io = Io::new(device, superblock.block_size);
@@ -60,7 +60,7 @@ impl Volume {
         let disk = Disk::new(io, superblock, options, access, checkpoint, pack);
         let segments = Segments::open(disk, tail.sit_journal)?;
         let mut volume =
-            Volume::new(Names::new(Files::new(Nodes::new(segments, tail.nat_journal)?), tail.orphans));
+            Engine::new(Names::new(Files::new(Nodes::new(segments, tail.nat_journal)?), tail.orphans));
         let read_only = volume.options().read_only;
         let writable = volume.superblock().features.0 & !WRITABLE.0 == 0;
         if volume.read_only_reason().is_none() {

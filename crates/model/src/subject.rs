@@ -12,9 +12,9 @@ use anyhow::Context;
 use block::Device;
 use f2fs::{
     Error, Result,
+    engine::{ActiveLogs, Engine, InPlace, NewNode, Options},
     format::node::NodeBlock,
     units::{Ino, Time},
-    volume::{ActiveLogs, InPlace, NewNode, Options, Volume},
 };
 use guest::Op;
 use rustix::io::Errno;
@@ -72,24 +72,24 @@ impl StepClock {
     }
 }
 
-/// A volume driven by operations.
-pub struct Engine {
+/// The engine that is compared with the model: a volume driven by operations.
+pub struct Subject {
     device: Arc<dyn Device>,
     settings: Settings,
     clock: StepClock,
-    volume: Volume,
+    volume: Engine,
     open: HashMap<u32, Ino>,
 }
 
-impl Engine {
+impl Subject {
     /// Opens the volume on a device.
-    pub fn open(device: Arc<dyn Device>, settings: Settings, clock: StepClock) -> anyhow::Result<Engine> {
+    pub fn open(device: Arc<dyn Device>, settings: Settings, clock: StepClock) -> anyhow::Result<Subject> {
         let volume = open(&device, settings, &clock)?;
-        Ok(Engine { device, settings, clock, volume, open: HashMap::new() })
+        Ok(Subject { device, settings, clock, volume, open: HashMap::new() })
     }
 
     /// Returns the volume.
-    pub fn volume(&self) -> &Volume {
+    pub fn volume(&self) -> &Engine {
         &self.volume
     }
 
@@ -177,7 +177,7 @@ impl Engine {
     }
 }
 
-fn open(device: &Arc<dyn Device>, settings: Settings, clock: &StepClock) -> Result<Volume> {
+fn open(device: &Arc<dyn Device>, settings: Settings, clock: &StepClock) -> Result<Engine> {
     let clock = clock.clone();
     let options = Options {
         cache_bytes: settings.cache_bytes,
@@ -190,7 +190,7 @@ fn open(device: &Arc<dyn Device>, settings: Settings, clock: &StepClock) -> Resu
         write_through_bytes: settings.write_through.then_some(1),
         ..Options::new(move || clock.now())
     };
-    let volume = Volume::open(device.clone(), options)?;
+    let volume = Engine::open(device.clone(), options)?;
     match volume.read_only_reason() {
         Some(reason) => Err(Error::ReadOnly(reason.to_owned().into())),
         None => Ok(volume),
@@ -222,9 +222,9 @@ pub fn errno(error: &Error) -> Option<Errno> {
 }
 
 /// Measures the limits of a volume on a temporary file.
-pub fn rules(engine: &mut Engine) -> anyhow::Result<crate::model::Rules> {
+pub fn rules(subject: &mut Subject) -> anyhow::Result<crate::model::Rules> {
     const PROBE: &[u8] = b"probe";
-    let volume = &mut engine.volume;
+    let volume = &mut subject.volume;
     let root = volume.superblock().root_ino;
     let ino = volume.create(root, PROBE, &NewNode::new(0o100_600)).context("a first file")?;
     let block = volume.superblock().block_size.bytes();

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use block::Device;
 
-use super::{ActiveLogs, Geometry, Io, NewNode, Options, Volume};
+use super::{ActiveLogs, Engine, Geometry, Io, NewNode, Options};
 use crate::{
     Place, Result,
     disk::{Access, Disk},
@@ -41,7 +41,7 @@ pub struct Blank {
     pub large_nat_bitmap: bool,
 }
 
-impl Volume {
+impl Engine {
     /// Creates an empty volume in memory, without inodes and without a checkpoint on the device. The metadata
     /// areas of the device must read as zeroes. Call [`make_root`](Self::make_root) next; the first
     /// [`checkpoint`](Self::checkpoint) makes the volume exist on the device.
@@ -49,7 +49,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Corrupt`](crate::Error::Corrupt) if the superblock that is given is impossible;
     /// [`Error::Io`](crate::Error::Io) if the device fails.
-    pub fn format(device: Arc<dyn Device>, blank: &Blank, mut options: Options) -> Result<Volume> {
+    pub fn format(device: Arc<dyn Device>, blank: &Blank, mut options: Options) -> Result<Engine> {
         let superblock = blank.superblock.clone();
         let mut kinds = &SegmentType::ALL[..];
         if superblock.features.has(Features::RO) {
@@ -77,7 +77,7 @@ impl Volume {
             );
         }
         segments.disk().io().write(geometry.nat_block(0, false), Place::Nat(Nid(1)), &first)?;
-        Ok(Volume::new(Names::new(Files::new(Nodes::new(segments, Vec::new())?), BTreeSet::new())))
+        Ok(Engine::new(Names::new(Files::new(Nodes::new(segments, Vec::new())?), BTreeSet::new())))
     }
 
     /// Creates the root directory.
@@ -99,7 +99,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a mode of no known type,
     /// [`Error::Exists`](crate::Error::Exists) if the number is in use, [`Error::NoSpace`](crate::Error::NoSpace);
-    /// those of [every change](Volume#errors).
+    /// those of [every change](Engine#errors).
     pub fn make_inode_at(&mut self, ino: Ino, parent: Ino, new: &NewNode) -> Result<()> {
         self.begin()?;
         self.names_mut().make_inode_at(ino, parent, new)
@@ -118,7 +118,7 @@ impl Volume {
     /// directories are not allowed.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](crate::Error::NoSpace); those of [every change](Volume#errors).
+    /// [`Error::NoSpace`](crate::Error::NoSpace); those of [every change](Engine#errors).
     pub fn fill_inode(&mut self, ino: Ino, content: &[u8]) -> Result<()> {
         self.begin()?;
         self.files_mut().write_content(ino, 0, content)

@@ -2,7 +2,7 @@
 //!
 //! *Invariants*: methods that take `&self` only read and may run in several threads; methods that take `&mut
 //! self` change the volume. Caches that reads fill are guarded by small internal locks. Changes gather in
-//! memory and in the logs until [`checkpoint`](Volume::checkpoint) commits them atomically. After a failed
+//! memory and in the logs until [`checkpoint`](Engine::checkpoint) commits them atomically. After a failed
 //! write of metadata the volume refuses changes until it is opened again.
 
 mod attributes_api;
@@ -77,7 +77,7 @@ const CHANGED_NODES_SHARE: usize = 10;
 /// - Every change, in addition: [`Error::ReadOnly`] if the volume [refuses changes](Self::read_only_reason);
 ///   [`Error::Invalid`] while a [`PendingSync`] waits for [`finish`](Self::finish); [`Error::NoSpace`] if changes that wait in
 ///   memory find no place. After a failed write the volume refuses further changes, unless [`OnError`] says otherwise.
-pub struct Volume {
+pub struct Engine {
     names: Names,
     /// Sections that cleaning could not empty.
     uncleanable: FxHashMap<SecNo, gc::Uncleanable>,
@@ -85,9 +85,9 @@ pub struct Volume {
     is_syncing: bool,
 }
 
-impl Volume {
-    fn new(names: Names) -> Volume {
-        Volume { names, uncleanable: FxHashMap::default(), is_syncing: false }
+impl Engine {
+    fn new(names: Names) -> Engine {
+        Engine { names, uncleanable: FxHashMap::default(), is_syncing: false }
     }
 
     /// The superblock.
@@ -194,7 +194,7 @@ impl Volume {
     /// Returns the current summary of a segment.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn summary(&self, segment: SegNo) -> Result<Summary> {
         self.segments().summary(segment)
     }
@@ -212,7 +212,7 @@ impl Volume {
     /// The current SIT entry of a segment.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a segment that the volume does not have; those of [reading](Volume#errors).
+    /// [`Error::Invalid`] for a segment that the volume does not have; those of [reading](Engine#errors).
     pub fn sit_entry(&self, segment: SegNo) -> Result<SitEntry> {
         self.segments().sit_entry(segment)
     }
@@ -251,7 +251,7 @@ impl Volume {
         self.disk().require_writable()?;
         if self.is_syncing {
             return Err(Error::Invalid(
-                "device work is pending; give its outcome to `Volume::finish`".into(),
+                "device work is pending; give its outcome to `Engine::finish`".into(),
             ));
         }
         self.disk_mut().advance_time();
@@ -283,7 +283,7 @@ impl Volume {
     /// can let others read meanwhile.
     ///
     /// # Errors
-    /// Those of [every change](Volume#errors).
+    /// Those of [every change](Engine#errors).
     pub fn begin_upkeep(&mut self) -> Result<Option<PendingSync>> {
         if self.read_only_reason().is_some() {
             return Ok(None);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::{
-    Discards, Volume,
+    Discards, Engine,
     checkpoint::Reason,
     pending::{PendingSync, Then},
 };
 use crate::{Result, units::SegNo};
 
-impl Volume {
+impl Engine {
     /// The queue of discards. If [`Options::discard`](super::Options::discard) is set, each checkpoint adds
     /// the blocks that it frees. The caller issues them at any time, from any thread, without the volume.
     pub fn discards(&self) -> &Arc<Discards> {
@@ -21,7 +21,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the device refuses discards; those of [every
-    /// change](Volume#errors).
+    /// change](Engine#errors).
     pub fn trim(&mut self, least_blocks: u32) -> Result<u64> {
         let pending = self.begin_trim()?;
         self.complete(pending)?;
@@ -57,7 +57,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the device refuses discards; those of [every
-    /// change](Volume#errors).
+    /// change](Engine#errors).
     pub fn trim_from(&mut self, from: SegNo, least_blocks: u32) -> Result<(u64, Option<SegNo>)> {
         self.start()?;
         self.segments().require_discards()?;

@@ -1,6 +1,6 @@
 //! Space of a volume, as `statfs` gives it.
 
-use super::Volume;
+use super::Engine;
 use crate::format::checkpoint::RESERVED_NIDS;
 
 /// Space of a volume, as in `statfs`.
@@ -16,7 +16,7 @@ pub struct Space {
     pub free_inodes: u64,
 }
 
-impl Volume {
+impl Engine {
     /// Space of the volume (Linux, `f2fs_statfs`).
     pub fn space(&self) -> Space {
         let (sb, counters) = (self.superblock(), self.segments().counters());

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::Volume;
+use super::Engine;
 use crate::{
     Result,
     format::{nat::NatEntry, node::NodeBlock},
     units::{Ino, Nid},
 };
 
-impl Volume {
+impl Engine {
     /// The current NAT entry of a node.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn nat_entry(&self, nid: Nid) -> Result<NatEntry> {
         self.nodes().nat_entry(nid)
     }
@@ -21,7 +21,7 @@ impl Volume {
     /// Returns a node, checked against its NAT entry; see [`NodeBlock::check`].
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn node(&self, nid: Nid) -> Result<Arc<NodeBlock>> {
         self.nodes().node(nid)
     }
@@ -29,7 +29,7 @@ impl Volume {
     /// Returns an inode; a node of any other kind is an error.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn inode(&self, ino: Ino) -> Result<Arc<NodeBlock>> {
         self.nodes().inode(ino)
     }
@@ -38,7 +38,7 @@ impl Volume {
     /// damage.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn is_inode(&self, ino: Ino) -> Result<bool> {
         self.nodes().is_inode(ino)
     }
@@ -58,9 +58,9 @@ mod tests {
 
     use super::*;
     use crate::{
+        engine::{NewNode, Options},
         mkfs::{self, DeviceSize, NewVolume, Plan},
         units::Time,
-        volume::{NewNode, Options},
     };
 
     const FILES: usize = 300;
@@ -88,7 +88,7 @@ mod tests {
     fn inodes_of_a_listing_are_read_in_few_long_requests() {
         let (device, inos) = with_many_files();
         let counted = Arc::new(Counted::new(device));
-        let volume = Volume::open(counted.clone(), options()).unwrap();
+        let volume = Engine::open(counted.clone(), options()).unwrap();
         // This fills the NAT cache.
         volume.stat(inos[0]).unwrap();
         let reads = || counted.counts().reads;
@@ -109,7 +109,7 @@ mod tests {
         let (device, inos) = with_many_files();
         let counted = Arc::new(Counted::new(device));
         let small = Options { cache_bytes: 1 << 20, ..options() };
-        let volume = Volume::open(counted.clone(), small).unwrap();
+        let volume = Engine::open(counted.clone(), small).unwrap();
         let most = volume.nodes().ahead_max();
         volume.read_inodes_ahead(inos.iter().copied());
         let before = counted.counts().reads;
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_damaged_inode_is_left_for_its_own_turn() {
         let (device, inos) = with_many_files();
-        let volume = Volume::open(device.clone(), options()).unwrap();
+        let volume = Engine::open(device.clone(), options()).unwrap();
         let addr = volume.nat_entry(inos[7].into()).unwrap().addr;
         device.write(u64::from(addr.0) << 12, &[0xA5; 4096]).unwrap();
         volume.read_inodes_ahead(inos.iter().copied().chain([Ino(0), Ino(u32::MAX)]));

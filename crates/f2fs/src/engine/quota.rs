@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use zerocopy::IntoBytes;
 
-use super::Volume;
+use super::Engine;
 use crate::{
     Error, Place, Result,
     format::{
@@ -44,7 +44,7 @@ pub struct QuotaLimits {
     pub inodes_soft: u64,
 }
 
-impl Volume {
+impl Engine {
     /// Sets if the callers of the following operations may exceed quota limits, as the administrator may
     /// (`CAP_SYS_RESOURCE`). Initially they may.
     pub fn set_privileged(&mut self, privileged: bool) {
@@ -55,7 +55,7 @@ impl Volume {
     /// quota.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] without the quota; [`Error::NoSpace`]; those of [every change](Volume#errors).
+    /// [`Error::Unsupported`] without the quota; [`Error::NoSpace`]; those of [every change](Engine#errors).
     pub fn set_quota_limits(&mut self, kind: QuotaKind, id: u32, limits: QuotaLimits) -> Result<()> {
         self.begin()?;
         let ino = self
@@ -82,7 +82,7 @@ impl Volume {
     /// Current usage and limits of a user, group or project.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn quota_of(&self, kind: QuotaKind, id: u32) -> Result<QuotaRecord> {
         if let Some(record) = self.nodes().enforced(kind, id) {
             return Ok(*record);
@@ -141,7 +141,7 @@ impl Volume {
     /// All records of a quota; none if the volume does not have it.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn quota_records(&self, kind: QuotaKind) -> Result<Vec<Located>> {
         let Some(ino) = self.quota_ino(kind) else { return Ok(Vec::new()) };
         Ok(self.read_quota(kind, ino)?.records.into_values().collect())

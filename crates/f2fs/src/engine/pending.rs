@@ -1,6 +1,6 @@
 //! Device work that an operation waits for: the flushes of a checkpoint, or the first flush of an fsync.
 //!
-//! *Invariant*: between the `begin_*` method and [`Volume::finish`] the volume does not change. A caller that
+//! *Invariant*: between the `begin_*` method and [`Engine::finish`] the volume does not change. A caller that
 //! shares the volume can therefore admit readers in the meantime, and must keep writers waiting. The order of
 //! writes is that of a checkpoint written in one go: everything but the last block, a flush, the last block,
 //! a flush.
@@ -8,7 +8,7 @@
 use std::{io, sync::Arc};
 
 use super::{
-    Io, Volume,
+    Engine, Io,
     checkpoint::{Prepared, Reason},
     gc::{Cleaning, SpaceStep},
     label::NewLabel,
@@ -20,16 +20,16 @@ use crate::{
 
 /// Device work that must be done before an operation can continue. It needs only the device, not the volume.
 ///
-/// The volume refuses changes until [`Volume::finish`] has received the outcome.
-#[must_use = "the volume refuses changes until `Volume::finish` has the outcome"]
+/// The volume refuses changes until [`Engine::finish`] has received the outcome.
+#[must_use = "the volume refuses changes until `Engine::finish` has the outcome"]
 pub struct PendingSync {
     io: Arc<Io>,
     work: Work,
     then: Then,
 }
 
-/// The outcome of a [`PendingSync`], for [`Volume::finish`].
-#[must_use = "the volume refuses changes until `Volume::finish` has it"]
+/// The outcome of a [`PendingSync`], for [`Engine::finish`].
+#[must_use = "the volume refuses changes until `Engine::finish` has it"]
 pub struct SyncOutcome {
     work: Work,
     then: Then,
@@ -75,7 +75,7 @@ pub(super) struct LastNode {
 
 impl PendingSync {
     /// Returns true if only one flush of the device is left. Several operations can share such a flush, and
-    /// the volume accepts changes in the meantime. If the flush fails, report it to [`Volume::flushed`].
+    /// the volume accepts changes in the meantime. If the flush fails, report it to [`Engine::flushed`].
     #[must_use]
     pub fn is_only_flush(&self) -> bool {
         matches!((&self.work, &self.then), (Work::Flush, Then::End))
@@ -92,7 +92,7 @@ impl PendingSync {
     }
 }
 
-impl Volume {
+impl Engine {
     /// Continues an operation after its device work; returns `Some` if there is more to do. With `None` or an
     /// error the operation is complete.
     ///

@@ -1,13 +1,13 @@
 //! The public operations on attributes, extended attributes among them.
 
-use super::{SetAttr, Stat, Volume, XattrMode, without_privilege};
+use super::{Engine, SetAttr, Stat, XattrMode, without_privilege};
 use crate::{Error, Result, format::FileType, names::Xattrs, units::Ino};
 
-impl Volume {
+impl Engine {
     /// Attributes of an inode.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn stat(&self, ino: Ino) -> Result<Stat> {
         self.names().stat(ino)
     }
@@ -17,7 +17,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Unsupported`] for a project without the feature project_quota, and for a compression that cannot be
     /// set; [`Error::NotPermitted`] and [`Error::NotEmpty`] for flags that the inode cannot have; [`Error::Quota`]
-    /// if the new owner has no space left; those of [every change](Volume#errors).
+    /// if the new owner has no space left; those of [every change](Engine#errors).
     pub fn set_attr(&mut self, ino: Ino, set: &SetAttr) -> Result<()> {
         self.begin()?;
         self.names_mut().set_attr(ino, set)
@@ -30,7 +30,7 @@ impl Volume {
     /// [`Error::Unsupported`] for an unknown prefix; [`Error::NameTooLong`]; [`Error::AttributeTooLarge`];
     /// [`Error::Invalid`] for an invalid ACL; [`Error::Exists`] and [`Error::NoAttribute`] as `mode` demands;
     /// [`Error::NotPermitted`] for an immutable or append-only file; [`Error::NoSpace`]; those of [every
-    /// change](Volume#errors).
+    /// change](Engine#errors).
     pub fn set_xattr(&mut self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.begin()?;
         self.names_mut().set_xattr(ino, name, value, mode)
@@ -40,7 +40,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NoAttribute`]; [`Error::NotPermitted`] for an immutable or append-only file; those of [every
-    /// change](Volume#errors).
+    /// change](Engine#errors).
     pub fn remove_xattr(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
         self.begin()?;
         self.names_mut().remove_xattr(ino, name)
@@ -68,7 +68,7 @@ impl Volume {
     /// the system calls.
     ///
     /// # Errors
-    /// [`Error::NoAttribute`]; those of [reading](Volume#errors).
+    /// [`Error::NoAttribute`]; those of [reading](Engine#errors).
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.names().get_xattr(ino, name)
     }
@@ -76,7 +76,7 @@ impl Volume {
     /// The full names of all attributes visible to programs, in the order in which they are stored.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         self.names().list_xattrs(ino)
     }
@@ -84,7 +84,7 @@ impl Volume {
     /// All attributes visible to programs, with their values.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn xattrs(&self, ino: Ino) -> Result<Xattrs> {
         self.names().xattrs(ino)
     }
@@ -92,7 +92,7 @@ impl Volume {
     /// All readable attributes visible to programs, with their values, and the errors that hide others.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors) for the inode; damage of the attributes is in the second list.
+    /// Those of [reading](Engine#errors) for the inode; damage of the attributes is in the second list.
     pub fn readable_xattrs(&self, ino: Ino) -> Result<(Xattrs, Vec<Error>)> {
         self.names().readable_xattrs(ino)
     }
@@ -101,7 +101,7 @@ impl Volume {
     /// not see.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn stored_xattr(&self, ino: Ino, index: u8, name: &[u8]) -> Result<Option<Vec<u8>>> {
         self.names().stored_xattr(ino, index, name)
     }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use rustc_hash::FxHashSet;
 
-use super::{Volume, checkpoint::Reason};
+use super::{Engine, checkpoint::Reason};
 use crate::{
     Error, Place, Result,
     files::{clear_content, has_map},
@@ -62,7 +62,7 @@ struct ChainFile {
     name: Option<usize>,
 }
 
-impl Volume {
+impl Engine {
     /// Returns true if the block at the start of the chain is a node written after the checkpoint, by its
     /// footer.
     pub(super) fn has_chain(&self) -> Result<bool> {
@@ -220,7 +220,7 @@ impl Volume {
 
     /// Recovers the files of the chain.
     fn recover_files(&mut self, chain: &Chain) -> Result<()> {
-        let node_at = |volume: &Volume, place: usize| -> Result<NodeBlock> {
+        let node_at = |volume: &Engine, place: usize| -> Result<NodeBlock> {
             let addr = chain.addrs[place];
             let ended = || Error::corrupt(Place::Block(addr), "a node changed while it was recovered");
             volume.chain_node(addr)?.ok_or_else(ended)

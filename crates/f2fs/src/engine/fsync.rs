@@ -6,7 +6,7 @@
 //! in their inodes. So an fsync of a directory is a checkpoint, unless there are no other names to restore.
 
 use super::{
-    ActiveLogs, FsyncNames, Volume,
+    ActiveLogs, Engine, FsyncNames,
     checkpoint::Reason,
     pending::{LastNode, PendingSync, Then, Work},
 };
@@ -21,12 +21,12 @@ use crate::{
     units::{Ino, Nid},
 };
 
-impl Volume {
+impl Engine {
     /// Makes the content and the attributes of an inode durable. With `data_only`, only attributes that are
     /// needed to read the content are guaranteed.
     ///
     /// # Errors
-    /// Those of [every change](Volume#errors).
+    /// Those of [every change](Engine#errors).
     pub fn fsync(&mut self, ino: Ino, data_only: bool) -> Result<()> {
         let pending = self.begin_fsync(ino, data_only)?;
         self.complete(pending)
@@ -36,7 +36,7 @@ impl Volume {
     /// none, a flush that several files can share, or a checkpoint.
     ///
     /// # Errors
-    /// Those of [every change](Volume#errors).
+    /// Those of [every change](Engine#errors).
     pub fn begin_fsync(&mut self, ino: Ino, data_only: bool) -> Result<Option<PendingSync>> {
         self.start()?;
         let inode = self.inode(ino)?;

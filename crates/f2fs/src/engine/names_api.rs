@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{DirCursor, Found, NewNode, PathEnd, RenameMode, Volume, XattrMode};
+use super::{DirCursor, Engine, Found, NewNode, PathEnd, RenameMode, XattrMode};
 use crate::{
     Error, Result,
     format::{FileType, xattr::index},
@@ -14,7 +14,7 @@ use crate::{
 /// target, and reads it from one page.
 const PATH_MAX: usize = 4096;
 
-impl Volume {
+impl Engine {
     /// Returns the inode that a name of a directory refers to.
     ///
     /// # Errors
@@ -27,7 +27,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotDirectory`]; [`Error::NameTooLong`]; [`Error::Invalid`] for a name that is no UTF-8 in a
-    /// directory that requires it; those of [reading](Volume#errors). Damage is an error only if it may hide the
+    /// directory that requires it; those of [reading](Engine#errors). Damage is an error only if it may hide the
     /// name.
     pub fn find_entry(&self, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
         self.names().find_entry(dir, name)
@@ -37,7 +37,7 @@ impl Volume {
     /// on; 0 is the start.
     ///
     /// # Errors
-    /// [`Error::NotDirectory`]; those of [reading](Volume#errors) for the inode. Damage of the content is told by
+    /// [`Error::NotDirectory`]; those of [reading](Engine#errors) for the inode. Damage of the content is told by
     /// the iteration.
     pub fn entries(&self, dir: Ino, cookie: u64) -> Result<DirCursor<'_>> {
         self.names().entries(dir, cookie)
@@ -47,7 +47,7 @@ impl Volume {
     /// inline area.
     ///
     /// # Errors
-    /// [`Error::NotDirectory`]; those of [reading](Volume#errors) for the inode. Damage of the content is told by
+    /// [`Error::NotDirectory`]; those of [reading](Engine#errors) for the inode. Damage of the content is told by
     /// the iteration.
     pub fn directory_areas(
         &self,
@@ -59,7 +59,7 @@ impl Volume {
     /// Returns true if a directory has no entries except "." and "..".
     ///
     /// # Errors
-    /// [`Error::NotDirectory`]; those of [reading](Volume#errors).
+    /// [`Error::NotDirectory`]; those of [reading](Engine#errors).
     pub fn is_empty_dir(&self, dir: Ino) -> Result<bool> {
         self.names().is_empty_dir(dir)
     }
@@ -78,7 +78,7 @@ impl Volume {
     /// without the key.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for anything but a symbolic link; those of [reading](Volume#errors).
+    /// [`Error::Invalid`] for anything but a symbolic link; those of [reading](Engine#errors).
     pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
         self.names().read_link(ino)
     }
@@ -88,7 +88,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`] if the path leads through a file, [`Error::TooManySymlinks`]
-    /// for more than 40, [`Error::NameTooLong`]; those of [reading](Volume#errors).
+    /// for more than 40, [`Error::NameTooLong`]; those of [reading](Engine#errors).
     pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Ino> {
         self.names().resolve(path, follow)
     }
@@ -98,7 +98,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`] if the path leads through a file, [`Error::TooManySymlinks`]
-    /// for more than 40, [`Error::NameTooLong`]; those of [reading](Volume#errors).
+    /// for more than 40, [`Error::NameTooLong`]; those of [reading](Engine#errors).
     pub fn resolve_from(&self, dir: Ino, path: &[u8], follow: bool) -> Result<Ino> {
         self.names().resolve_from(dir, path, follow)
     }
@@ -108,7 +108,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`] if the path leads through a file, [`Error::TooManySymlinks`]
-    /// for more than 40, [`Error::NameTooLong`]; those of [reading](Volume#errors).
+    /// for more than 40, [`Error::NameTooLong`]; those of [reading](Engine#errors).
     pub fn resolve_with_parent(&self, path: &[u8], follow: bool) -> Result<(Ino, Option<Ino>)> {
         self.names().resolve_with_parent(path, follow)
     }
@@ -169,7 +169,7 @@ impl Volume {
     /// [`Error::Exists`]; [`Error::NotDirectory`]; [`Error::NotFound`] if the directory was removed;
     /// [`Error::NameTooLong`]; [`Error::Invalid`] for an impossible name or mode; [`Error::NotPermitted`] in an
     /// immutable directory; [`Error::NoKey`] in an encrypted one; [`Error::NoSpace`], [`Error::NoInodes`] and
-    /// [`Error::Quota`]; those of [every change](Volume#errors). Nothing is made then.
+    /// [`Error::Quota`]; those of [every change](Engine#errors). Nothing is made then.
     pub fn create(&mut self, dir: Ino, name: &[u8], new: &NewNode) -> Result<Ino> {
         self.begin()?;
         self.names_mut().create(dir, name, new)
@@ -180,7 +180,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotDirectory`]; [`Error::NotPermitted`] in an immutable directory; [`Error::NoKey`] in an encrypted
-    /// one; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::Quota`]; those of [every change](Volume#errors).
+    /// one; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::Quota`]; those of [every change](Engine#errors).
     pub fn create_nameless(&mut self, dir: Ino, new: &NewNode) -> Result<Ino> {
         self.begin()?;
         self.names_mut().create_nameless(dir, new)
@@ -191,7 +191,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Exists`]; [`Error::NotPermitted`] for a directory and for an immutable or append-only inode;
     /// [`Error::TooManyLinks`]; [`Error::NotFound`] for an inode that was removed; [`Error::OtherProject`];
-    /// [`Error::NoSpace`]; those of [every change](Volume#errors).
+    /// [`Error::NoSpace`]; those of [every change](Engine#errors).
     pub fn link(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<()> {
         self.begin()?;
         self.names_mut().link(ino, dir, name)
@@ -202,7 +202,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::IsDirectory`]; [`Error::NotPermitted`] if the inode or the directory is
-    /// immutable or append-only; those of [every change](Volume#errors).
+    /// immutable or append-only; those of [every change](Engine#errors).
     pub fn unlink(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
         self.begin()?;
         self.names_mut().unlink(dir, name)
@@ -213,7 +213,7 @@ impl Volume {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::NotDirectory`]; [`Error::NotEmpty`]; [`Error::Invalid`] for `.`;
     /// [`Error::NotPermitted`] if one of the two is immutable or append-only; those of [every
-    /// change](Volume#errors).
+    /// change](Engine#errors).
     pub fn remove_dir(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
         self.begin()?;
         self.names_mut().remove_dir(dir, name)
@@ -225,7 +225,7 @@ impl Volume {
     /// [`Error::NotFound`]; [`Error::Exists`] with [`RenameMode::NoReplace`]; [`Error::IsDirectory`],
     /// [`Error::NotDirectory`] and [`Error::NotEmpty`] for a target that cannot be replaced; [`Error::Invalid`] for
     /// `.` and `..`, and for a directory that would move into itself; [`Error::NotPermitted`];
-    /// [`Error::OtherProject`]; [`Error::NoKey`]; [`Error::NoSpace`]; those of [every change](Volume#errors).
+    /// [`Error::OtherProject`]; [`Error::NoKey`]; [`Error::NoSpace`]; those of [every change](Engine#errors).
     pub fn rename(
         &mut self,
         from_dir: Ino,
@@ -284,7 +284,7 @@ impl Volume {
     /// Undoes one [`hold`](Self::hold). The last release removes an inode without a name.
     ///
     /// # Errors
-    /// Those of [every change](Volume#errors). The inode stays an orphan then, which the next checkpoint or mount
+    /// Those of [every change](Engine#errors). The inode stays an orphan then, which the next checkpoint or mount
     /// removes.
     pub fn release(&mut self, ino: Ino) -> Result<()> {
         if self.names_mut().release(ino) {
@@ -299,7 +299,7 @@ impl Volume {
     /// [`release`](Self::release) has less to do at once. Returns false if there is nothing to cut off.
     ///
     /// # Errors
-    /// Those of [every change](Volume#errors).
+    /// Those of [every change](Engine#errors).
     pub fn shrink_nameless(&mut self, ino: Ino, bytes: u64) -> Result<bool> {
         if !self.names().is_held_once(ino) {
             return Ok(false);
@@ -314,7 +314,7 @@ impl Volume {
     /// # Errors
     /// Those of [`create`](Self::create), and [`Error::Corrupt`] if the default ACL of the directory is damaged.
     pub fn create_for(&mut self, dir: Ino, name: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
-        let undo = |volume: &mut Volume, ino: Ino| match volume.inode(ino)?.is_directory() {
+        let undo = |volume: &mut Engine, ino: Ino| match volume.inode(ino)?.is_directory() {
             true => volume.remove_dir(dir, name),
             false => volume.unlink(dir, name),
         };
@@ -327,7 +327,7 @@ impl Volume {
     /// Those of [`create_nameless`](Self::create_nameless), and [`Error::Corrupt`] if the default ACL of the
     /// directory is damaged.
     pub fn create_nameless_for(&mut self, dir: Ino, new: &NewNode, umask: u16) -> Result<Ino> {
-        self.make_for(dir, new, umask, |volume, new| volume.create_nameless(dir, new), Volume::release)
+        self.make_for(dir, new, umask, |volume, new| volume.create_nameless(dir, new), Engine::release)
     }
 
     /// Creates an inode with its permissions and ACLs. If an ACL cannot be stored, `undo` removes the inode
@@ -337,8 +337,8 @@ impl Volume {
         dir: Ino,
         new: &NewNode,
         umask: u16,
-        make: impl FnOnce(&mut Volume, &NewNode) -> Result<Ino>,
-        undo: impl FnOnce(&mut Volume, Ino) -> Result<()>,
+        make: impl FnOnce(&mut Engine, &NewNode) -> Result<Ino>,
+        undo: impl FnOnce(&mut Engine, Ino) -> Result<()>,
     ) -> Result<Ino> {
         let (new, default) = self.names().inherit(dir, new)?;
         let Some(default) = default else {

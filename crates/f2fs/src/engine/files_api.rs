@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Cluster, Extent, Hidden, Run, Volume};
+use super::{Cluster, Engine, Extent, Hidden, Run};
 use crate::{
     Error, Result,
     files::{pieces, write_pieces},
@@ -14,12 +14,12 @@ use crate::{
     units::{BlockAddr, Ino},
 };
 
-impl Volume {
+impl Engine {
     /// Returns the run that starts at `block` and ends at `limit` at the latest. Blocks beyond the
     /// addressable range are a hole.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn run(&self, inode: &NodeBlock, block: u64, limit: u64) -> Result<Run> {
         self.files().run(inode, block, limit)
     }
@@ -27,7 +27,7 @@ impl Volume {
     /// The address of one block of a file.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn address(&self, inode: &NodeBlock, block: u64) -> Result<BlockAddr> {
         self.files().address(inode, block)
     }
@@ -35,7 +35,7 @@ impl Volume {
     /// Returns the storage of the cluster that contains `block`.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn cluster(&self, inode: &NodeBlock, block: u64) -> Result<Cluster> {
         self.files().cluster(inode, block)
     }
@@ -45,7 +45,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
-    /// [`Error::NoKey`] for an encrypted file; those of [reading](Volume#errors).
+    /// [`Error::NoKey`] for an encrypted file; those of [reading](Engine#errors).
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.files().read(ino, offset, buf)
     }
@@ -54,7 +54,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
-    /// those of [reading](Volume#errors).
+    /// those of [reading](Engine#errors).
     pub fn read_raw(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.files().read_raw(ino, offset, buf)
     }
@@ -63,7 +63,7 @@ impl Volume {
     /// file follows. An extent that contains `offset` is returned from `offset` on.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn next_extent(&self, ino: Ino, offset: u64) -> Result<Option<Extent>> {
         self.files().next_extent(ino, offset)
     }
@@ -72,7 +72,7 @@ impl Volume {
     /// can continue behind them.
     ///
     /// # Errors
-    /// The error of [reading](Volume#errors) and the bytes that it hides.
+    /// The error of [reading](Engine#errors) and the bytes that it hides.
     pub fn next_extent_or_hidden(&self, ino: Ino, offset: u64) -> Result<Option<Extent>, Hidden> {
         self.files().next_extent_or_hidden(ino, offset)
     }
@@ -84,7 +84,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
-    /// those of [reading](Volume#errors).
+    /// those of [reading](Engine#errors).
     pub fn ranges_on_device(&self, ino: Ino, offset: u64, length: u64) -> Result<Option<Vec<Range<u64>>>> {
         self.files().ranges_on_device(ino, offset, length)
     }
@@ -93,7 +93,7 @@ impl Volume {
     /// Reserved blocks are not data.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
         self.files().seek_data(ino, offset)
     }
@@ -103,7 +103,7 @@ impl Volume {
     /// [`seek_data`](Self::seek_data)).
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
         self.files().seek_hole(ino, offset)
     }
@@ -114,7 +114,7 @@ impl Volume {
     /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
     /// [`Error::NoKey`] for an encrypted file; [`Error::NotPermitted`] for an immutable, sealed or released file, and inside an append-only file;
     /// [`Error::FileTooLarge`]; [`Error::NoSpace`] and [`Error::Quota`], with nothing written; those of [every
-    /// change](Volume#errors).
+    /// change](Engine#errors).
     pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         self.begin()?;
         let inode = self.files().writable_file(ino)?;
@@ -195,7 +195,7 @@ impl Volume {
     /// # Errors
     /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
     /// [`Error::NoKey`] for an encrypted file; [`Error::NotPermitted`] for an immutable, sealed or append-only file; [`Error::FileTooLarge`];
-    /// [`Error::Invalid`] inside a cluster of a released file; those of [every change](Volume#errors).
+    /// [`Error::Invalid`] inside a cluster of a released file; those of [every change](Engine#errors).
     pub fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
         self.begin()?;
         self.files_mut().truncate(ino, size)
@@ -299,7 +299,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Unsupported`] without the feature compression; [`Error::Invalid`] for a file that is not
     /// compressed, or is released already; [`Error::NotPermitted`] for an immutable or sealed file;
-    /// [`Error::NoKey`] for an encrypted one; those of [every change](Volume#errors).
+    /// [`Error::NoKey`] for an encrypted one; those of [every change](Engine#errors).
     pub fn release_saved(&mut self, ino: Ino) -> Result<u64> {
         self.begin()?;
         self.files_mut().release_saved(ino)
@@ -310,7 +310,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NoSpace`] and [`Error::Quota`] without space for all blocks; those of
-    /// [`release_saved`](Self::release_saved) for a file of another kind; those of [every change](Volume#errors).
+    /// [`release_saved`](Self::release_saved) for a file of another kind; those of [every change](Engine#errors).
     pub fn reserve_saved(&mut self, ino: Ino) -> Result<u64> {
         self.begin()?;
         self.files_mut().reserve_saved(ino)
@@ -320,7 +320,7 @@ impl Volume {
     /// count includes them.
     ///
     /// # Errors
-    /// Those of [reading](Volume#errors).
+    /// Those of [reading](Engine#errors).
     pub fn released_blocks(&self, ino: Ino) -> Result<u64> {
         self.files().released_blocks(ino)
     }
@@ -331,7 +331,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Invalid`] for clusters of an impossible size, [`Error::FileTooLarge`] for a file with content;
     /// those of [`release_saved`](Self::release_saved) for a file of another kind; those of [every
-    /// change](Volume#errors).
+    /// change](Engine#errors).
     pub fn choose_compression(
         &mut self,
         ino: Ino,

@@ -5,7 +5,7 @@
 //! written, the previous checkpoint counts.
 
 use super::{
-    Io, Volume,
+    Engine, Io,
     pending::{PendingSync, Then},
 };
 use crate::{
@@ -62,11 +62,11 @@ const KEPT: Flags = Flags(
         | Flags::CRC_RECOVERY.0,
 );
 
-impl Volume {
+impl Engine {
     /// Makes all changes durable at once.
     ///
     /// # Errors
-    /// Those of [every change](Volume#errors).
+    /// Those of [every change](Engine#errors).
     pub fn checkpoint(&mut self) -> Result<()> {
         let pending = self.begin_checkpoint()?;
         self.complete(pending)
@@ -75,7 +75,7 @@ impl Volume {
     /// Begins a [`checkpoint`](Self::checkpoint): does all that needs access to the volume.
     ///
     /// # Errors
-    /// Those of [every change](Volume#errors).
+    /// Those of [every change](Engine#errors).
     pub fn begin_checkpoint(&mut self) -> Result<Option<PendingSync>> {
         self.start()?;
         match self.segments().is_changed() {
@@ -88,7 +88,7 @@ impl Volume {
     /// later changes reach the device with the next checkpoint.
     ///
     /// # Errors
-    /// Those of [every change](Volume#errors).
+    /// Those of [every change](Engine#errors).
     pub fn unmount(&mut self) -> Result<()> {
         let is_ended = !self.segments().is_changed() && self.disk().checkpoint().flags.has(Flags::UMOUNT);
         if is_ended && self.files().page_count() == 0 && self.read_only_reason().is_none() {
@@ -226,10 +226,10 @@ mod tests {
     use super::*;
     use crate::{
         Error,
+        engine::{NewNode, Options},
         format::sit::SegmentType,
         mkfs::{self, DeviceSize, NewVolume, Plan},
         units::Time,
-        volume::{NewNode, Options},
     };
 
     /// Two logs are full, and the only segment for them is a prefree one.

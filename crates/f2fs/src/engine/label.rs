@@ -3,7 +3,7 @@
 use zerocopy::FromBytes;
 
 use super::{
-    Volume,
+    Engine,
     pending::{PendingSync, Then, Work},
     read_superblock,
 };
@@ -23,13 +23,13 @@ pub(super) struct NewLabel {
     copies: Vec<u8>,
 }
 
-impl Volume {
+impl Engine {
     /// Changes the label durably: after a power cut, the label is either the old or the new one. A torn
     /// sector is detected if superblocks have checksums. The label has at most 512 UTF-16 units and no NUL.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a label that is too long or has a NUL; those of [every
-    /// change](Volume#errors).
+    /// change](Engine#errors).
     pub fn set_label(&mut self, label: &str) -> Result<()> {
         let pending = self.begin_set_label(label)?;
         self.complete(pending)
