@@ -115,7 +115,7 @@ impl Parts for Machinery {
     fn guest(&self) -> Guest {
         let guest = exact_guest().or_else(|error| {
             eprintln!(
-                "\nstudy: THE LAB'S KERNEL CANNOT BE BUILT: {error:#}\n\
+                "\nstudy: THERE IS NO KERNEL FOR THE LAB: {error:#}\n\
                  `cargo xtask uml-kernel` tries again. Until then the kernel's file systems run in QEMU, whose figures are \
                  indicative, and bare flash and our own mount are left out.\n"
             );
@@ -139,14 +139,15 @@ impl Parts for Machinery {
     }
 }
 
-/// Prepares user-mode Linux. If it cannot be built anew, uses that of an earlier run.
+/// Prepares user-mode Linux, and starts it once. If it cannot be built anew, uses that of an earlier run.
 fn exact_guest() -> Result<()> {
     let kernel = uml_kernel::build(&uml_kernel::Options::default()).or_else(|error| {
         let earlier = uml_kernel::earlier().ok_or(error)?;
         eprintln!("{}: used, because no newer kernel can be built", earlier.display());
         anyhow::Ok(earlier)
     })?;
-    uml_kernel::with_agent(&kernel).map(drop)
+    let agent = uml_kernel::with_agent(&kernel)?;
+    uml_kernel::check_start(&kernel, &agent)
 }
 
 #[cfg(test)]

@@ -14,7 +14,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use lab::vm::RANDOM_BYTES;
+use block::MemoryDevice;
+use flash::{Model, Pace, Profile};
+use lab::{
+    systems,
+    vm::{Card, Limits, RANDOM_BYTES, Setup, Uml},
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -57,6 +62,10 @@ const REGISTERS: (&str, &str) = ("arch/x86/um/user-offsets.c", "DEFINE_LONGS(HOS
 /// CPUID leaf 0DH gives the size). A host refuses to restore a shorter state, so no program would run.
 const MORE_REGISTERS: &str = "DEFINE_LONGS(HOST_FP_SIZE, 16384)";
 
+/// Card of the guest that shows that the kernel starts.
+const CHECK_CARD: &str = "transcend-16g-desktop";
+const CHECK_BYTES: u64 = 64 << 20;
+
 /// Intervals between progress reports of the build, and between checks for its end.
 const PROGRESS: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(200);
@@ -84,6 +93,33 @@ pub fn with_agent(kernel: &Path) -> Result<PathBuf> {
     fs::copy(built, copy.path())?;
     copy.persist(&agent)?;
     Ok(agent)
+}
+
+/// Boots a guest on an empty card, and removes the kernel if that fails: another host, processor or policy of
+/// this one may refuse the services that the kernel needs.
+///
+/// # Errors
+/// The guest does not start; the reason is the end of its console.
+pub fn check_start(kernel: &Path, agent: &Path) -> Result<()> {
+    let profile = Profile::named(CHECK_CARD).and_then(|card| card.with_size(CHECK_BYTES))?;
+    let setup = Setup {
+        kernel: kernel.to_owned(),
+        agent: agent.to_owned(),
+        memory_mib: 256,
+        queue_depth: 1,
+        traits: systems::traits(&profile),
+        pace: Pace::Virtual,
+        seed: 1,
+        limits: Limits::default(),
+    };
+    let card = Card::new(Model::new(profile, true), Box::new(MemoryDevice::new(CHECK_BYTES)));
+    match Uml::boot(&setup, card) {
+        Ok(_) => Ok(()),
+        Err(failure) => {
+            fs::remove_file(kernel)?;
+            bail!("the kernel does not start on this machine, and was removed: {failure}")
+        }
+    }
 }
 
 /// Inputs of a kernel's build. The record lies beside the kernel.
@@ -438,6 +474,8 @@ fn sha256(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -512,6 +550,20 @@ mod tests {
 
         fs::write(tree.join(file), "host_fp_size").unwrap();
         assert_eq!(with_registers(tree.clone(), work.path()).unwrap(), tree);
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_start_is_removed_with_the_end_of_its_console() {
+        let dir = tempfile::tempdir().unwrap();
+        let (kernel, agent) = (dir.path().join("linux"), dir.path().join("guest-agent"));
+        fs::write(&kernel, "#!/bin/sh\necho 'userspace - ptrace set fp regs failed'\nexit 1\n").unwrap();
+        fs::set_permissions(&kernel, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(&agent, "").unwrap();
+
+        let error = check_start(&kernel, &agent).unwrap_err().to_string();
+        assert!(error.contains("does not start on this machine"), "{error}");
+        assert!(error.contains("ptrace set fp regs failed"), "{error}");
+        assert!(!kernel.exists());
     }
 
     #[test]
