@@ -10,7 +10,8 @@ pub enum Scope {
     /// All properties of two reads of the same volume, including the volume's own figures.
     Volume,
     /// The properties that a copy in another file system can have. Excluded are inode numbers (but not which
-    /// names share one), blocks, ctime, btime, flags, data runs, and sizes and link counts of directories.
+    /// names share one), blocks, ctime, btime, flags, data runs, links from outside of the tree, and sizes and
+    /// link counts of directories.
     /// Files that f2fs and its tools put into a fresh root (`lost+found`) are skipped.
     Copy,
 }
@@ -26,7 +27,11 @@ pub fn differences(left: &Manifest, right: &Manifest, scope: Scope, most: usize)
         let entries = manifest.entries.iter().filter(|entry| counts(entry, scope));
         entries.map(|entry| (entry.path.clone(), entry.clone())).collect()
     };
-    let (ours, theirs) = (index(left), index(right));
+    let (mut ours, mut theirs) = (index(left), index(right));
+    if scope == Scope::Copy {
+        forget_links_from_outside(&mut ours);
+        forget_links_from_outside(&mut theirs);
+    }
     for (path, a) in &ours {
         match theirs.get(path) {
             Some(b) => compare(a, b, scope, &mut found),
@@ -75,6 +80,17 @@ fn counts(entry: &Entry, scope: Scope) -> bool {
     scope == Scope::Volume || entry.path != Bytes::from("lost+found")
 }
 
+/// Reduces the link count of each file to its names in the tree: a copy of the tree has no others.
+fn forget_links_from_outside(entries: &mut BTreeMap<Bytes, Entry>) {
+    let mut names: BTreeMap<u64, u32> = BTreeMap::new();
+    for entry in entries.values() {
+        *names.entry(entry.ino).or_default() += 1;
+    }
+    for entry in entries.values_mut().filter(|entry| entry.kind != Kind::Dir) {
+        entry.nlink = entry.nlink.min(names[&entry.ino]);
+    }
+}
+
 fn compare(a: &Entry, b: &Entry, scope: Scope, found: &mut Findings) {
     let path = &a.path;
     if a.kind != b.kind {
@@ -113,7 +129,7 @@ fn compare(a: &Entry, b: &Entry, scope: Scope, found: &mut Findings) {
 fn compare_links(left: &BTreeMap<Bytes, Entry>, right: &BTreeMap<Bytes, Entry>, found: &mut Findings) {
     let firsts = |side: &BTreeMap<Bytes, Entry>| -> BTreeMap<Bytes, Bytes> {
         let mut first_of_ino = BTreeMap::new();
-        let linked = side.values().filter(|entry| entry.nlink > 1 && entry.kind != Kind::Dir);
+        let linked = side.values().filter(|entry| entry.kind != Kind::Dir);
         linked
             .map(|entry| {
                 let first = first_of_ino.entry(entry.ino).or_insert_with(|| entry.path.clone());
@@ -154,6 +170,17 @@ mod tests {
     }
 
     #[test]
+    fn links_from_outside_of_a_tree_do_not_count() {
+        let left = tree(vec![entry("a", 4), entry("b", 5)]);
+        let mut right = left.clone();
+        right.entries[0].nlink = 1;
+        assert_eq!(differences(&left, &right, Scope::Copy, 10), [""; 0]);
+        assert_eq!(differences(&left, &right, Scope::Volume, 10).len(), 1);
+        right.entries[1].nlink = 0;
+        assert_eq!(differences(&left, &right, Scope::Copy, 10), ["b: nlink 1 != 0"]);
+    }
+
+    #[test]
     fn each_difference_is_named() {
         let left = tree(vec![entry("a", 4), entry("b", 4), entry("c", 5), entry("only", 6)]);
         let mut right = left.clone();
@@ -163,8 +190,14 @@ mod tests {
         let lines = differences(&left, &right, Scope::Copy, 10);
         assert_eq!(
             lines,
-            ["c: mode \"0644\" != \"0755\"", "only: only on the left", "b: linked to \"a\" != \"b\""]
+            [
+                "a: nlink 2 != 1",
+                "b: nlink 2 != 1",
+                "c: mode \"0644\" != \"0755\"",
+                "only: only on the left",
+                "b: linked to \"a\" != \"b\""
+            ]
         );
-        assert_eq!(differences(&left, &right, Scope::Copy, 1)[1], "and 2 more differences");
+        assert_eq!(differences(&left, &right, Scope::Copy, 1)[1], "and 4 more differences");
     }
 }
