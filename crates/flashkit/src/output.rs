@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use block::{Device, FileDevice, OpenOptions, in_use};
+use image::{Image, Source};
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, seek},
     io::Errno,
@@ -35,36 +36,40 @@ pub enum Existing {
     Nothing,
     /// A regular file of this size.
     File { bytes: u64 },
-    /// A block device of this size.
-    BlockDevice { bytes: u64 },
+    /// A block device, or a part of an image, of this size. It is written in place.
+    InPlace { bytes: u64 },
 }
 
 impl Existing {
     /// Examines the existing object, and always refuses one that is mounted or in use. Without `force`,
     /// refuses a file with nonzero data, and a block device with a known file system, array member or
     /// partition table. A card's other old content means nothing.
-    pub fn look(path: &Path, force: bool) -> Result<Existing> {
-        let name = || path.display().to_string();
+    pub fn look(source: &Source, force: bool) -> Result<Existing> {
+        let (name, path) = (|| source.to_string(), source.path());
         if !path.try_exists().with_context(name)? {
+            if source.is_part() {
+                bail!("{source}: no such file; --offset is for an existing image");
+            }
             return Ok(Existing::Nothing);
         }
         if let Some(user) = in_use(path).with_context(name)? {
             bail!("{}: {user}; nothing was written", path.display());
         }
-        let device = FileDevice::open(path, OpenOptions::default()).with_context(name)?;
+        let image = Image::open(source, OpenOptions::default()).with_context(name)?;
+        let device = image.device();
         let bytes = device.geometry().size_bytes;
-        let (existing, carries) = match device.is_block_device() {
-            true => (Existing::BlockDevice { bytes }, signature::find(&device)),
+        let (existing, carries) = match source.is_part() || image.file().is_block_device() {
+            true => (Existing::InPlace { bytes }, signature::find(&device)),
             false => (Existing::File { bytes }, signature::find_in_file(&device)),
         };
         if force {
             return Ok(existing);
         }
         if let Some(what) = carries.with_context(name)? {
-            bail!("{}: carries {what}; -f overwrites it", path.display());
+            bail!("{source}: carries {what}; -f overwrites it");
         }
         if let (Existing::File { .. }, Some(at)) = (existing, first_data(path).with_context(name)?) {
-            bail!("{}: holds data in an unknown format from byte {at} on; -f overwrites it", path.display());
+            bail!("{source}: holds data in an unknown format from byte {at} on; -f overwrites it");
         }
         Ok(existing)
     }
@@ -205,10 +210,10 @@ fn folder(path: &Path) -> &Path {
 /// The device of a new volume.
 pub struct Output {
     /// The device.
-    pub device: Arc<FileDevice>,
+    pub device: Arc<dyn Device>,
     /// True if the device is known to read as zeroes.
     pub is_blank: bool,
-    /// The unfinished file; None for a block device.
+    /// The unfinished file; None for a device that is written in place.
     file: Option<Fresh>,
     /// The file to be replaced, locked until then, so that no process writes to it meanwhile.
     _replaced: Option<FileDevice>,
@@ -233,11 +238,11 @@ impl Output {
         Ok(Output { device: Arc::new(device), is_blank: true, file: Some(file), _replaced: replaced })
     }
 
-    /// Opens a block device, or a file of a volume on several devices, to be written in place.
-    pub fn in_place(path: &Path) -> Result<Output> {
+    /// Opens a block device, a part of an image, or a file of a volume on several devices, to be written in place.
+    pub fn in_place(source: &Source) -> Result<Output> {
         let options = OpenOptions { write: true, direct: false };
-        let device = FileDevice::open(path, options).with_context(|| path.display().to_string())?;
-        Ok(Output { device: Arc::new(device), is_blank: false, file: None, _replaced: None })
+        let image = Image::open(source, options).with_context(|| source.to_string())?;
+        Ok(Output { device: image.device(), is_blank: false, file: None, _replaced: None })
     }
 
     /// Gives the file its final name.

@@ -6,6 +6,7 @@ mod table;
 use std::{collections::HashMap, io};
 
 use block::Device;
+use image::Source;
 
 use disk::Disk;
 use table::{CONTAINERS, Signature, VOLUMES};
@@ -28,10 +29,10 @@ pub fn find_in_file(device: &dyn Device) -> io::Result<Option<&'static str>> {
     Ok(windows.first_of(containers.chain(VOLUMES))?.map(|found| found.name))
 }
 
-/// Describes a device's content that is not F2FS, and the way to a volume inside it, for a message.
-pub fn describe(device: &dyn Device) -> io::Result<Option<String>> {
-    if let Some(disk) = Disk::read_gpt(device)? {
-        return Ok(Some(disk.to_string()));
+/// Describes the content of `source` that is not F2FS, and the way to a volume inside it, for a message.
+pub fn describe(device: &dyn Device, source: &Source) -> io::Result<Option<String>> {
+    if let Some(disk) = Disk::read(device)? {
+        return Ok(Some(disk.describe(source)));
     }
     let mut windows = Windows::new(device);
     for (signature, advice) in CONTAINERS {
@@ -39,13 +40,7 @@ pub fn describe(device: &dyn Device) -> io::Result<Option<String>> {
             return Ok(Some(format!("{}: {advice}", signature.name)));
         }
     }
-    let Some(found) = windows.first_of(VOLUMES.iter())? else { return Ok(None) };
-    if found.name.contains("MBR") {
-        if let Some(disk) = Disk::read_mbr(device)? {
-            return Ok(Some(disk.to_string()));
-        }
-    }
-    Ok(Some(format!("it carries {}", found.name)))
+    Ok(windows.first_of(VOLUMES.iter())?.map(|found| format!("it carries {}", found.name)))
 }
 
 /// The windows of a device read so far.
@@ -112,7 +107,8 @@ mod tests {
     #[test]
     fn each_magic_is_found_at_each_of_its_places() {
         let blank = MemoryDevice::new(BYTES);
-        assert_eq!((find(&blank).unwrap(), describe(&blank).unwrap()), (None, None));
+        let source = Source::parse("blank");
+        assert_eq!((find(&blank).unwrap(), describe(&blank, &source).unwrap()), (None, None));
         for signature in VOLUMES.iter().chain(CONTAINERS.iter().map(|(signature, _)| signature)) {
             for (place, magic) in signature
                 .places
@@ -137,7 +133,8 @@ mod tests {
         device.write(0, b"\x7FELF").unwrap();
         assert_eq!(find(&device).unwrap(), None);
         assert_eq!(find_in_file(&device).unwrap(), Some("an ELF program"));
-        assert_eq!(describe(&device).unwrap().unwrap(), "an ELF program: it holds no volume");
+        let description = describe(&device, &Source::parse("program")).unwrap().unwrap();
+        assert_eq!(description, "an ELF program: it holds no volume");
     }
 
     #[test]

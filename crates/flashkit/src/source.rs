@@ -13,6 +13,7 @@ use f2fs::units::Time;
 use f2fs_tree::{
     DirSource, FileContexts, FsConfig, HostId, OwnerMap, Source, TarSource, Transform, decompressed,
 };
+use image::Source as ImageSource;
 
 use crate::{fake_root, signature};
 
@@ -229,7 +230,7 @@ fn holds(path: &Path, file: &File) -> Option<String> {
         }
         // The file was decompressed, and its content is not an archive.
         compressed if compressed.ends_with("-compressed data") => None,
-        _ => signature::describe(&device).ok()?,
+        _ => signature::describe(&device, &ImageSource::parse(path)).ok()?,
     }
 }
 

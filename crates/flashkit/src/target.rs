@@ -16,7 +16,9 @@ use f2fs::{
     units::{CheckpointVer, Ino, Time},
 };
 
-use crate::{clock, notice::notice, render, signature};
+use image::Source;
+
+use crate::{clock, notice::notice, render, signature, size};
 
 /// An image (or block device), and a path inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,14 +30,15 @@ pub struct Target {
 }
 
 impl From<OsString> for Target {
-    /// The path starts after the first colon whose left side is an existing file. So a file whose own name
-    /// contains a colon is found, too.
+    /// The path starts after the first colon whose left side is an existing file, or a partition of one. So a file
+    /// whose own name contains a colon is found, too.
     fn from(text: OsString) -> Target {
         let bytes = text.as_bytes();
         let colons = || (0..bytes.len()).filter(|at| bytes[*at] == b':');
         let image = |at: usize| Path::new(OsStr::from_bytes(&bytes[..at]));
         let is_whole = Path::new(&text).exists();
-        match colons().find(|at| image(*at).exists()).or(colons().next()).filter(|_| !is_whole) {
+        let exists = |at: &usize| Source::parse(image(*at)).path().exists();
+        match colons().find(exists).or(colons().next()).filter(|_| !is_whole) {
             Some(at) => Target { image: image(at).into(), path: absolute(&bytes[at + 1..]) },
             None => Target { image: text.into(), path: b"/".to_vec() },
         }
@@ -59,18 +62,50 @@ impl fmt::Display for Target {
 /// The image that a verb processes as a whole.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Image {
-    /// The image or block device.
+    /// The image or block device; a partition of it as IMAGE#NUMBER or IMAGE#NAME.
     pub image: PathBuf,
     #[command(flatten)]
     pub further: Further,
 }
 
-/// The further devices of a multi-device volume.
+/// The place of a volume beyond its image: a range of the image, and the further devices.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub struct Further {
     /// A further device of a multi-device volume; repeat in the volume's order.
     #[arg(long = "device", value_name = "FILE")]
     pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub range: Range,
+}
+
+impl Further {
+    /// Returns the source of each device of the volume, the first of which is the image.
+    pub fn sources(&self, image: &Path) -> Vec<Source> {
+        let further = self.devices.iter().map(Source::parse);
+        std::iter::once(self.range.of(image)).chain(further).collect()
+    }
+}
+
+/// The range of an image that holds the volume, for an image without a table of partitions.
+#[derive(clap::Args, Debug, Clone, Copy, Default)]
+pub struct Range {
+    /// First byte of the volume in the image: 1M, 68157440.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub offset: Option<u64>,
+    /// Length of the volume from --offset on; to the end of the image by default.
+    #[arg(long, value_name = "SIZE", requires = "offset", value_parser = size::parse)]
+    pub length: Option<u64>,
+}
+
+impl Range {
+    /// Returns the range of an image.
+    pub fn of(self, image: &Path) -> Source {
+        let source = Source::parse(image);
+        match self.offset {
+            Some(offset) => source.range(offset, self.length),
+            None => source,
+        }
+    }
 }
 
 /// Returns the directory and name for an object with this `name` and `kind` put at a path: inside the path if
@@ -90,18 +125,18 @@ pub fn destination(volume: &Engine, at: &Target, name: &[u8], kind: FileType) ->
     }
 }
 
-/// Opens a file or block device for reading only.
-pub fn open_device(path: &Path) -> Result<FileDevice> {
-    open_file(path, OpenOptions::default())
+/// Opens an image for reading only.
+pub fn open_device(source: &Source) -> Result<Arc<dyn Device>> {
+    Ok(open_image(source, OpenOptions::default())?.device())
 }
 
-/// Opens a file or block device. For reading, opens it even if another process writes to it, with a warning.
-fn open_file(path: &Path, how: OpenOptions) -> Result<FileDevice> {
-    let device = FileDevice::open(path, how).with_context(|| path.display().to_string())?;
-    if let Some(user) = device.writer() {
-        warn_of_writer(path, user);
+/// Opens an image. For reading, opens it even if another process writes to it, with a warning.
+pub fn open_image(source: &Source, how: OpenOptions) -> Result<image::Image> {
+    let image = image::Image::open(source, how).with_context(|| source.to_string())?;
+    if let Some(user) = image.writer() {
+        warn_of_writer(source.path(), user);
     }
-    Ok(device)
+    Ok(image)
 }
 
 /// Warns that an image is read while another process writes to it, once per image.
@@ -117,7 +152,7 @@ pub fn warn_of_writer(path: &Path, user: &InUse) {
 /// Opens a volume for reading only. A volume that was not unmounted is shown in its recovered state; nothing
 /// is written to it.
 pub fn open_read_only(image: &Path, further: &Further) -> Result<Engine> {
-    open(image, further, OpenOptions::default(), Options::read_only(), Arc::new)
+    open(image, further, OpenOptions::default(), Options::read_only(), |file| file)
 }
 
 /// Opens a volume for changes, with times from `clock`.
@@ -126,7 +161,7 @@ pub fn open_writable(
     further: &Further,
     clock: impl Fn() -> Time + Send + Sync + 'static,
 ) -> Result<Engine> {
-    open_with(image, further, Options::new(clock), Arc::new)
+    open_with(image, further, Options::new(clock), |file| file)
 }
 
 /// A volume with changes, none of which is durable before [`keep`](AllOrNothing::keep).
@@ -192,7 +227,7 @@ fn open_with<D: Device + 'static>(
     image: &Path,
     further: &Further,
     options: Options,
-    wrap: impl FnMut(FileDevice) -> Arc<D>,
+    wrap: impl FnMut(Arc<FileDevice>) -> Arc<D>,
 ) -> Result<Engine> {
     let volume = open(image, further, OpenOptions { write: true, direct: false }, options, wrap)?;
     if let Some(reason) = volume.read_only_reason() {
@@ -206,27 +241,31 @@ fn open<D: Device + 'static>(
     further: &Further,
     how: OpenOptions,
     options: Options,
-    mut wrap: impl FnMut(FileDevice) -> Arc<D>,
+    mut wrap: impl FnMut(Arc<FileDevice>) -> Arc<D>,
 ) -> Result<Engine> {
-    let devices = std::iter::once(image)
-        .chain(further.devices.iter().map(PathBuf::as_path))
-        .map(|path| -> Result<Arc<dyn Device>> { Ok(wrap(open_file(path, how)?)) })
-        .collect::<Result<Vec<_>>>()?;
-    let device = f2fs::engine::join(devices).map_err(|error| not_opened(image, error))?;
-    Engine::open(device, options).map_err(|error| not_opened(image, error))
+    let sources = further.sources(image);
+    let mut device = |source: &Source| -> Result<Arc<dyn Device>> {
+        let image = open_image(source, how)?;
+        Ok(image.device_over(wrap(image.file().clone())))
+    };
+    let devices = sources.iter().map(&mut device).collect::<Result<Vec<_>>>()?;
+    let not_opened = |error| not_opened(&sources[0], error);
+    let device = f2fs::engine::join(devices).map_err(not_opened)?;
+    Engine::open(device, options).map_err(not_opened)
 }
 
 /// Adds the image's name to an error of opening it.
-fn not_opened(image: &Path, error: f2fs::Error) -> anyhow::Error {
-    with_content(image, anyhow::Error::from(error).context(image.display().to_string()))
+fn not_opened(source: &Source, error: f2fs::Error) -> anyhow::Error {
+    with_content(source, anyhow::Error::from(error).context(source.to_string()))
 }
 
 /// Explains an error of opening an image. If the image is not F2FS, the message names its content.
-pub fn with_content(image: &Path, error: anyhow::Error) -> anyhow::Error {
-    let content = || signature::describe(&FileDevice::open(image, OpenOptions::default()).ok()?).ok()?;
+pub fn with_content(source: &Source, error: anyhow::Error) -> anyhow::Error {
+    let open = || image::Image::open(source, OpenOptions::default()).ok();
+    let content = || signature::describe(&*open()?.device(), source).ok()?;
     let is_other = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(f2fs::Error::NotF2fs(_))));
     match is_other.then(content).flatten() {
-        Some(what) => anyhow!("{}: not an F2FS volume: {what}", image.display()),
+        Some(what) => anyhow!("{source}: not an F2FS volume: {what}"),
         None => error,
     }
 }

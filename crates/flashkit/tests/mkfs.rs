@@ -82,12 +82,11 @@ fn other_formats_are_named() {
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
     let disk = File::create(dir.join("disk")).unwrap();
     disk.set_len(160 << 20).unwrap();
-    disk.write_all_at(b"EFI PART", 512).unwrap();
-    disk.write_all_at(&2u64.to_le_bytes(), 512 + 72).unwrap();
-    disk.write_all_at(&[128, 0, 0, 0, 128, 0, 0, 0], 512 + 80).unwrap();
-    for (n, start) in [(0, 1u64 << 20), (1, 65 << 20)] {
-        disk.write_all_at(&[0xAF; 16], 1024 + n * 128).unwrap();
-        disk.write_all_at(&(start / 512).to_le_bytes(), 1024 + n * 128 + 32).unwrap();
+    disk.write_all_at(&[0x55, 0xAA], 510).unwrap();
+    for (n, start) in [(0, 1u32 << 20), (1, 65 << 20)] {
+        disk.write_all_at(&[0x83], 446 + n * 16 + 4).unwrap();
+        disk.write_all_at(&(start / 512).to_le_bytes(), 446 + n * 16 + 8).unwrap();
+        disk.write_all_at(&[0, 0, 2, 0], 446 + n * 16 + 12).unwrap();
     }
     disk.write_all_at(&fs::read(dir.join("v.img")).unwrap(), 65 << 20).unwrap();
     let long = |start: &[u8]| [start, &[0; 100_000]].concat();
@@ -95,7 +94,7 @@ fn other_formats_are_named() {
     fs::write(dir.join("gz"), long(b"\x1F\x8B\x08")).unwrap();
     fs::write(dir.join("ext"), [&[0; 1080][..], b"\x53\xEF", &[0; 100_000]].concat()).unwrap();
     for (name, told) in [
-        ("disk", "a GPT disk; partition 2 at byte 68157440 is F2FS"),
+        ("disk", "an MBR disk; partition 2 at byte 68157440 is F2FS: use disk#2"),
         ("sparse", "an Android sparse image: convert it with simg2img"),
         ("gz", "gzip-compressed data: decompress it first"),
         ("ext", "it carries ext2, ext3 or ext4"),

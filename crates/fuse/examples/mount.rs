@@ -1,10 +1,11 @@
 //! Mounts a volume in the foreground: `mount IMAGE DIR [OPTIONS [FLUSH_MS]]`. Prints `ready` once it answers requests. With
 //! the last argument, each flush of the device takes so many milliseconds longer.
 
-use std::{env, error::Error, io, path::PathBuf, process::ExitCode, sync::Arc, thread, time::Duration};
+use std::{env, error::Error, io, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use block::{Device, DiscardUnit, Geometry};
 use flashkit_fuse::{Event, Mount, MountOptions};
+use image::Source;
 
 fn main() -> ExitCode {
     match run() {
@@ -26,7 +27,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let flush_ms: u64 = arguments.next().map_or(Ok(0), |text| text.parse())?;
     let delay = Duration::from_millis(flush_ms);
     let wrap = |inner| Arc::new(SlowFlush { inner, delay }) as Arc<dyn Device>;
-    let mount = Mount::wrapping(&[PathBuf::from(image)], dir.as_ref(), options, wrap)?;
+    let mount = Mount::wrapping(&[Source::parse(image)], dir.as_ref(), options, wrap)?;
     if let Some(reason) = mount.read_only_reason() {
         eprintln!("mounted read-only: {reason}");
     }

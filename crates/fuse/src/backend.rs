@@ -13,13 +13,13 @@ use std::{
     thread,
 };
 
-use block::FileDevice;
 use f2fs::units::Ino;
 use fuse_protocol::{
     Access, Connection, Handler, InitRequest, MountArguments, Mounter, Problem, Request, RequestLimits,
     Response, WriteBack,
     abi::{self, InHeader, ROOT_NODE, opcode},
 };
+use image::Image;
 use posix::{Caller, Errno, FileSystem, Result};
 
 use crate::{
@@ -69,7 +69,7 @@ struct Adapter {
 /// Mounts a file system. Requests are answered once [`Session::run`] runs.
 pub fn mount(
     fs: Arc<FileSystem>,
-    image: &FileDevice,
+    image: &Image,
     dir: &Path,
     options: &MountOptions,
     source: &str,

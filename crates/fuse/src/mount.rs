@@ -8,9 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use block::{Device, FileDevice, InUse};
+use block::{Device, InUse};
 use f2fs::engine::Engine;
 use fuse_protocol::{Mounter, UnmountMode};
+use image::{Image, Source};
 use posix::{FileSystem, Settings};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGXCPU, SIGXFSZ},
@@ -113,44 +114,44 @@ enum End {
 }
 
 impl Mount {
-    /// Opens the volume on `devices`, the first of which is the image, and mounts it on a directory.
-    pub fn new(devices: &[PathBuf], dir: &Path, options: MountOptions) -> Result<Mount> {
-        Mount::wrapping(devices, dir, options, |device| device)
+    /// Opens the volume on `sources`, the first of which is the image, and mounts it on a directory.
+    pub fn new(sources: &[Source], dir: &Path, options: MountOptions) -> Result<Mount> {
+        Mount::wrapping(sources, dir, options, |device| device)
     }
 
     /// Mounts like [`new`](Self::new), with the volume on what `wrap` makes of its device, such as one that
     /// records or delays requests. Long reads may bypass the wrapper.
     pub fn wrapping(
-        devices: &[PathBuf],
+        sources: &[Source],
         dir: &Path,
         mut options: MountOptions,
         wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
     ) -> Result<Mount> {
-        let image = devices.first().cloned().unwrap_or_default();
+        let image = sources.first().map(|source| PathBuf::from(source.name())).unwrap_or_default();
         let at = |source| Error::Engine { path: image.clone(), source };
         let mount_error = |source| Error::Mount { dir: dir.to_path_buf(), source };
         let dir = dir.canonicalize().map_err(mount_error)?;
         survive_file_size_limit().map_err(Error::Session)?;
         let mut protected = None;
-        let files = match open_devices(devices, &options) {
+        let images = match open_images(sources, &options) {
             // Falls back to read-only, as mount(8) does for in-kernel file systems.
             Err(Error::Device { path, source }) if is_write_protected(&source) => {
                 protected = Some(format!("{} is write-protected", path.display()));
                 options.read_only = true;
-                open_devices(devices, &options)?
+                open_images(sources, &options)?
             }
             opened => opened?,
         };
-        let on_block_device = std::fs::metadata(&image).is_ok_and(|facts| !facts.is_file());
+        let on_block_device = images.first().is_some_and(|image| image.file().is_block_device());
         let volume_options = options.volume_options(on_block_device, clock::now, seed());
-        let volume = open_volume(&files, volume_options, wrap).map_err(at)?;
+        let volume = open_volume(&images, volume_options, wrap).map_err(at)?;
         // Without a readable root directory the mount would be useless.
         volume.stat(volume.superblock().root_ino).map_err(at)?;
-        let file = match &files[..] {
-            [file] => Arc::downgrade(file),
+        let file = match &images[..] {
+            [image] if image.is_whole_file() => Arc::downgrade(image.file()),
             _ => Weak::new(),
         };
-        let writer = files.iter().find_map(|file| file.writer().cloned());
+        let writer = images.iter().find_map(|image| image.writer().cloned());
         let read_only_reason = match options.read_only {
             true => protected,
             false => volume.read_only_reason().map(str::to_string),
@@ -160,14 +161,14 @@ impl Mount {
         let fs = Arc::new(FileSystem::new(volume, file, Settings::from(&options)));
         let source = match &options.source_name {
             Some(name) => name.clone(),
-            None => image.canonicalize().unwrap_or_else(|_| image.clone()).display().to_string(),
+            None => absolute(&sources[0]),
         };
         // SIGXCPU announces that the process is about to be killed for exceeding its CPU limit.
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGXCPU]).map_err(Error::Session)?;
-        let first = files.first().expect("a volume lies on a device");
+        let first = images.first().expect("a volume lies on a device");
         let session = backend::mount(fs.clone(), first, &dir, &options, &source).map_err(mount_error)?;
         // From here on only the volume keeps the files open.
-        drop(files);
+        drop(images);
         Ok(Mount { fs, session, signals, image, dir, options, read_only_reason, writer, asks_for_fsck })
     }
 
@@ -275,14 +276,19 @@ fn end_mount(dir: &Path, device: Option<(u32, u32)>, mounter: Mounter) {
     }
 }
 
-/// Opens the files and block devices that hold the volume.
-fn open_devices(paths: &[PathBuf], options: &MountOptions) -> Result<Vec<Arc<FileDevice>>> {
+/// Opens the images that hold the volume.
+fn open_images(sources: &[Source], options: &MountOptions) -> Result<Vec<Image>> {
     let how = block::OpenOptions { write: !options.read_only, direct: options.direct };
-    let open = |path: &PathBuf| {
-        let device = open_device(path, how);
-        device.map(Arc::new).map_err(|source| Error::Device { path: path.clone(), source })
+    let open = |image: &Source| {
+        open_image(image, how).map_err(|source| Error::Device { path: image.name().into(), source })
     };
-    paths.iter().map(open).collect()
+    sources.iter().map(open).collect()
+}
+
+/// Returns the name of an image as the mount table shows it.
+fn absolute(source: &Source) -> String {
+    let path = source.path().canonicalize().unwrap_or_else(|_| source.path().to_path_buf());
+    source.with_path(path).to_string()
 }
 
 /// Returns true if a device cannot be opened because it, or this user, may not write to it.
@@ -290,14 +296,14 @@ fn is_write_protected(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }
 
-/// Opens a device. Like mount(2), it waits for a process that is about to close the device, even if the
-/// device could already be opened for reading.
-fn open_device(path: &Path, how: block::OpenOptions) -> io::Result<FileDevice> {
+/// Opens an image. Like mount(2), it waits for a process that is about to close the image, even if the
+/// image could already be opened for reading.
+fn open_image(source: &Source, how: block::OpenOptions) -> io::Result<Image> {
     let until = Instant::now() + CLOSE_TIMEOUT;
     loop {
-        let opened = FileDevice::open(path, how);
+        let opened = Image::open(source, how);
         let user = match &opened {
-            Ok(device) => device.writer(),
+            Ok(image) => image.writer(),
             Err(error) => error.get_ref().and_then(|why| why.downcast_ref()),
         };
         if user.is_none_or(InUse::stays) || Instant::now() > until {
@@ -310,14 +316,14 @@ fn open_device(path: &Path, how: block::OpenOptions) -> io::Result<FileDevice> {
 /// Opens the volume on the devices. This reads a few scattered sectors; on a card, readahead of the host
 /// behind each of them would take longer.
 fn open_volume(
-    files: &[Arc<FileDevice>],
+    images: &[Image],
     options: f2fs::engine::Options,
     wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
 ) -> f2fs::Result<Engine> {
-    files.iter().for_each(|file| file.expect_scattered_reads(true));
-    let devices = files.iter().map(|file| file.clone() as Arc<dyn Device>).collect();
+    images.iter().for_each(|image| image.file().expect_scattered_reads(true));
+    let devices = images.iter().map(Image::device).collect();
     let volume = f2fs::engine::join(devices).and_then(|device| Engine::open(wrap(device), options));
-    files.iter().for_each(|file| file.expect_scattered_reads(false));
+    images.iter().for_each(|image| image.file().expect_scattered_reads(false));
     volume
 }
 

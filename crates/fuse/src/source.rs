@@ -2,8 +2,9 @@
 
 use std::io;
 
-use block::{FileDevice, LoopDevice};
+use block::LoopDevice;
 use fuse_protocol::DeviceMount;
+use image::Image;
 
 /// Access of a mount to its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,14 +15,16 @@ pub enum SourceAccess {
     Read,
 }
 
-/// Mounts with the block device that holds the volume or, for an image file, with a loop device, as mount(8)
-/// creates one. We do not read or write that loop device. Returns false if there is no permission to create it.
-pub fn attach(image: &FileDevice, access: SourceAccess, mount: &DeviceMount<'_>) -> io::Result<bool> {
-    if image.is_block_device() {
-        let path = image.path().canonicalize()?;
-        return image.hand_over(|| mount.mount(&path));
+/// Mounts with the block device that holds the volume or, for an image file or a part of a device, with a loop device,
+/// as mount(8) creates one. We do not read or write that loop device. Returns false if there is no permission to create
+/// it.
+pub fn attach(image: &Image, access: SourceAccess, mount: &DeviceMount<'_>) -> io::Result<bool> {
+    let file = image.file();
+    if file.is_block_device() && image.is_whole_file() {
+        let path = file.path().canonicalize()?;
+        return file.hand_over(|| mount.mount(&path));
     }
     // The loop device lives as long as the mount uses it, and must allow writes if the mount does.
-    let token = LoopDevice::attach(image.path(), access == SourceAccess::Write);
+    let token = LoopDevice::attach(file.path(), access == SourceAccess::Write);
     Ok(token.is_ok_and(|token| mount.mount(token.path()).is_ok()))
 }

@@ -13,13 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use block::{Device, FileDevice, Geometry, MemoryDevice};
+use block::{Device, Geometry, MemoryDevice};
 use f2fs::{
     engine::{Engine, NewNode, Options},
     mkfs::{self, DeviceSize, NewVolume, Plan},
     units::{Ino, Time},
 };
 use fuse_protocol::{CHANGING_MAX, contain};
+use image::{Image, Source};
 use posix::{Atime, Errno, FileSystem, Settings};
 
 use crate::{Event, MountOptions, backend, background::Background};
@@ -109,7 +110,7 @@ fn while_mounted(fs: &Arc<FileSystem>, act: impl FnOnce(&Path)) {
     File::create(&image).and_then(|file| file.set_len(1 << 20)).unwrap();
     fs::create_dir(&mnt).unwrap();
     let how = block::OpenOptions { write: true, ..block::OpenOptions::default() };
-    let image = FileDevice::open(&image, how).unwrap();
+    let image = Image::open(&Source::parse(&image), how).unwrap();
     let options = MountOptions { threads: Some(2), ..MountOptions::default() };
     let session = backend::mount(fs.clone(), &image, &mnt, &options, "test").unwrap();
     let answers = thread::spawn(|| session.run(Arc::new(|_: &Event| ())));

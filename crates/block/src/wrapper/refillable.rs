@@ -3,7 +3,7 @@
 use std::{
     io,
     ops::Range,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use crate::{Device, DiscardUnit, FileDevice, Geometry};
@@ -13,7 +13,7 @@ use crate::{Device, DiscardUnit, FileDevice, Geometry};
 ///
 /// *Invariant*: a restored hole covers only bytes that read as zeroes when the operation began.
 pub struct Refillable {
-    inner: FileDevice,
+    inner: Arc<FileDevice>,
     filled: Mutex<Filled>,
 }
 
@@ -28,7 +28,7 @@ enum Filled {
 
 impl Refillable {
     /// Wraps a file. Until an operation begins, writes stay.
-    pub fn new(inner: FileDevice) -> Refillable {
+    pub fn new(inner: Arc<FileDevice>) -> Refillable {
         Refillable { inner, filled: Mutex::new(Filled::Kept) }
     }
 
@@ -134,7 +134,7 @@ mod tests {
         let blocks = || std::fs::metadata(&path).expect("there").blocks();
         for is_kept in [false, true] {
             let options = OpenOptions { write: true, direct: false };
-            let device = Refillable::new(FileDevice::open(&path, options).expect("it opens"));
+            let device = Refillable::new(Arc::new(FileDevice::open(&path, options).expect("it opens")));
             // An earlier write stays, whatever becomes of the operation.
             device.write(7 << 20, &[7; 4096]).expect("within the file");
             device.flush().expect("flushed");

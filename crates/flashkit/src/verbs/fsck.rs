@@ -4,11 +4,9 @@ use std::{
     ffi::OsString,
     io::{self, Write},
     process::ExitCode,
-    sync::Arc,
 };
 
 use anyhow::{Context, Result};
-use block::Device;
 use f2fs::{Error, Place};
 use f2fs_check::{Finding, Report, Severity};
 use serde::Serialize;
@@ -84,7 +82,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let report = match check(args) {
         Ok(report) => report,
         Err(error) => {
-            failure::tell(&with_content(&args.image.image, error));
+            failure::tell(&with_content(&args.image.further.range.of(&args.image.image), error));
             return Ok(ExitCode::from(OPERATIONAL));
         }
     };
@@ -95,10 +93,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 fn check(args: &Args) -> Result<Report> {
     let name = || args.image.image.display().to_string();
-    let paths = std::iter::once(&args.image.image).chain(&args.image.further.devices);
-    let devices = paths
-        .map(|path| -> Result<Arc<dyn Device>> { Ok(Arc::new(open_device(path)?)) })
-        .collect::<Result<Vec<_>>>()?;
+    let sources = args.image.further.sources(&args.image.image);
+    let devices = sources.iter().map(open_device).collect::<Result<Vec<_>>>()?;
     let first = devices[0].clone();
     let alone = devices.len() == 1;
     let device = match f2fs::engine::join(devices) {

@@ -19,6 +19,7 @@ use flash::{
     probe::{self, Advice, Findings},
     verbs,
 };
+use image::Source;
 use indicatif::BinaryBytes;
 use serde::Serialize;
 use uuid::Uuid;
@@ -29,6 +30,7 @@ use crate::{
     progress, render, size,
     source::{Changes, Content, epoch},
     suggested::Suggested,
+    target::Range,
 };
 
 /// Maximum number of bytes queued for writing while the source is read.
@@ -40,11 +42,13 @@ const WAITING_BYTES: usize = 16 << 20;
   flashkit mkfs card.img --size 512M -l DATA
   flashkit mkfs root.img --from rootfs/ --minimize --all-owned-by 0:0
   tar c tree | flashkit mkfs root.img --size 2G --from -
+  flashkit mkfs disk.img#2 -l DATA
   flashkit mkfs /dev/mmcblk0p2 -O extra_attr,inode_checksum,sb_checksum -s 2
   flashkit mkfs sd.img --size 1900M --card bergmann-stick
   flashkit mkfs /dev/mmcblk0p2 --probe")]
 pub struct Args {
-    /// The image file, made if it does not exist, or the block device.
+    /// The image file, made if it does not exist, the block device, or a partition of either as IMAGE#NUMBER or IMAGE#NAME,
+    /// which is written in place.
     image: PathBuf,
     /// Sectors to use, as with mkfs.f2fs; all by default.
     #[arg(value_name = "SECTORS", conflicts_with = "size")]
@@ -84,6 +88,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
+    #[command(flatten)]
+    range: Range,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -187,7 +193,7 @@ fn all_features() -> Vec<&'static str> {
 /// Makes the volume.
 pub fn run(args: &Args) -> Result<()> {
     let name = || args.image.display().to_string();
-    let existing = Existing::look(&args.image, args.force)?;
+    let existing = Existing::look(&args.range.of(&args.image), args.force)?;
     let time = time(args)?;
     let advice = advice(args, existing)?;
     let options = args.shape.options(args, time, advice.as_ref())?;
@@ -221,7 +227,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 
     let outcome = Outcome::new(match existing {
-        Existing::BlockDevice { .. } => {
+        Existing::InPlace { .. } => {
             format!("{}: the volume on it is incomplete; run mkfs again", args.image.display())
         }
         _ => format!("{}: nothing was changed", args.image.display()),
@@ -274,7 +280,7 @@ fn too_small(error: f2fs::Error, args: &Args, existing: Existing) -> anyhow::Err
         return error.into();
     }
     let larger = match existing {
-        Existing::BlockDevice { .. } => "a larger device holds it",
+        Existing::InPlace { .. } => "a larger device holds it",
         _ => "a larger --size holds it, and --minimize finds the smallest",
     };
     match args.shape.overprovision.filter(|percent| *percent != 0.0) {
@@ -299,7 +305,7 @@ fn advice(args: &Args, existing: Existing) -> Result<Option<Advice>> {
     let image = args.image.to_str().context("--probe needs a name in UTF-8")?;
     match existing {
         Existing::Nothing => bail!("{image}: no such file or device to probe"),
-        Existing::File { .. } | Existing::BlockDevice { .. } => {
+        Existing::File { .. } | Existing::InPlace { .. } => {
             let options = probe::Options { write: true, ..probe::Options::default() };
             Ok(Some(super::probe::look(image, options, args.quiet || args.json)?.advice()))
         }
@@ -377,10 +383,10 @@ fn sizes(
 ) -> Result<Vec<DeviceSize>> {
     let wanted = args.size.or(args.sectors.map(|sectors| sectors * u64::from(options.sector_bytes)));
     let first = match (existing, wanted) {
-        (Existing::BlockDevice { bytes }, Some(wanted)) if wanted > bytes => {
+        (Existing::InPlace { bytes }, Some(wanted)) if wanted > bytes => {
             bail!("{}: has {bytes} bytes, but {wanted} were requested", args.image.display())
         }
-        (Existing::BlockDevice { .. }, None) if args.minimize => {
+        (Existing::InPlace { .. }, None) if args.minimize => {
             bail!("{}: --minimize is for image files", args.image.display())
         }
         (_, Some(wanted)) => wanted,
@@ -391,7 +397,7 @@ fn sizes(
                 f2fs_tree::smallest_for(&mut *source, transform, options, &engine_options(time), args.free);
             smallest.map_err(|error| content.explain(error, &args.image, Into::into))?
         }
-        (Existing::BlockDevice { bytes } | Existing::File { bytes }, None) => bytes,
+        (Existing::InPlace { bytes } | Existing::File { bytes }, None) => bytes,
         (Existing::Nothing, None) => bail!(
             "{}: no such file; --size makes one, and --minimize one that just fits its content",
             args.image.display()
@@ -407,8 +413,8 @@ fn sizes(
     }
     let mut sizes = vec![DeviceSize { path: args.image.display().to_string(), bytes: first }];
     for path in &args.shape.devices {
-        match Existing::look(path, args.force)? {
-            Existing::File { bytes } | Existing::BlockDevice { bytes } => {
+        match Existing::look(&Source::parse(path), args.force)? {
+            Existing::File { bytes } | Existing::InPlace { bytes } => {
                 sizes.push(DeviceSize { path: path.display().to_string(), bytes });
             }
             Existing::Nothing => bail!("{}: no such file or device", path.display()),
@@ -419,12 +425,12 @@ fn sizes(
 
 fn outputs(args: &Args, existing: Existing, sizes: &[DeviceSize]) -> Result<Vec<Output>> {
     let first = match existing {
-        Existing::BlockDevice { .. } => Output::in_place(&args.image)?,
+        Existing::InPlace { .. } => Output::in_place(&args.range.of(&args.image))?,
         Existing::File { .. } | Existing::Nothing => Output::file(&args.image, sizes[0].bytes)?,
     };
     let mut outputs = vec![first];
     for path in &args.shape.devices {
-        outputs.push(Output::in_place(path)?);
+        outputs.push(Output::in_place(&Source::parse(path))?);
     }
     Ok(outputs)
 }

@@ -23,6 +23,7 @@ pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
 pub mod mv;
+pub mod partitions;
 pub mod probe;
 pub mod quota;
 pub mod report;
@@ -56,6 +57,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Mkfs(args) => mkfs::run(&args),
         Verb::Import(args) => import::run(&args),
         Verb::Info(args) => info::run(&args),
+        Verb::Partitions(args) => partitions::run(&args),
         Verb::Ls(args) => ls::run(&args),
         Verb::Tree(args) => tree::run(&args),
         Verb::Stat(args) => stat::run(&args),

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 use fuse::{Event, Mount, MountOptions};
+use image::Source;
 
 use crate::{
     daemon::{Ready, spawn_daemon},
@@ -49,6 +50,7 @@ const EXAMPLES: &str = "An image or device that another program writes to, or th
     may then be shown old or half written. `mount --bind -o ro DIR OTHER` shows a mount in another place as it \
     is.\n\n\
     Examples:\n  flashkit mount card.img /mnt/card\n  \
+    flashkit mount disk.img#2 /mnt/card\n  \
     flashkit mount /dev/sdb1 /mnt/card -o ro,allow_other\n  umount /mnt/card\n\n\
     In /etc/fstab, with the program also installed as /sbin/mount.fuse.flashkit:\n  \
     /srv/card.img  /mnt/card  fuse.flashkit  noauto,allow_other  0  0\n\n\
@@ -83,10 +85,9 @@ pub fn run(args: &Args) -> Result<()> {
         };
     }
     let ready = args.stays.then(Ready::detach);
-    let devices: Vec<PathBuf> =
-        std::iter::once(&args.image.image).chain(&args.image.further.devices).cloned().collect();
-    let mount = Mount::new(&devices, &args.dir, options);
-    let mount = mount.map_err(|error| with_content(&args.image.image, error.into()))?;
+    let sources = args.image.further.sources(&args.image.image);
+    let mount = Mount::new(&sources, &args.dir, options);
+    let mount = mount.map_err(|error| with_content(&sources[0], error.into()))?;
     if let Some(reason) = mount.read_only_reason() {
         notice!("flashkit: mounted read-only: {reason}");
     }
@@ -128,14 +129,22 @@ fn not_a_directory(dir: &Path, error: io::Error) -> anyhow::Error {
 /// Returns the command line of the background process.
 fn daemon_arguments(args: &Args) -> Result<Vec<OsString>> {
     let absolute = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
+    let absolute_image = |image: &Path| -> Result<OsString> {
+        let source = Source::parse(image);
+        Ok(source.with_path(absolute(source.path())?).name())
+    };
     let mut list: Vec<OsString> = vec!["mount".into(), "--stays".into()];
     for options in &args.options {
         list.extend(["-o".into(), options.into()]);
     }
     for device in &args.image.further.devices {
-        list.extend(["--device".into(), absolute(device)?.into()]);
+        list.extend(["--device".into(), absolute_image(device)?]);
     }
-    list.extend(["--".into(), absolute(&args.image.image)?.into(), absolute(&args.dir)?.into()]);
+    let range = args.image.further.range;
+    for (name, bytes) in [("--offset", range.offset), ("--length", range.length)] {
+        list.extend(bytes.into_iter().flat_map(|bytes| [name.into(), bytes.to_string().into()]));
+    }
+    list.extend(["--".into(), absolute_image(&args.image.image)?, absolute(&args.dir)?.into()]);
     Ok(list)
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use block::{
-    Device, FileDevice, OpenOptions, in_use,
+    Device, OpenOptions, in_use,
     nbd::{Address, Client},
 };
 use flash::{
@@ -16,6 +16,7 @@ use flash::{
     probe::{Findings, Options, probe},
     verbs,
 };
+use image::{Image, Source};
 
 use crate::{failure, interrupt::Outcome, notice::notice, progress, render, size};
 
@@ -27,7 +28,7 @@ use crate::{failure, interrupt::Outcome, notice::notice, progress, render, size}
   flashkit probe bergmann-stick --write
   flashkit probe unix:/tmp/sd.sock --write -y   # of card serve --realtime")]
 pub struct Args {
-    /// A block device, a file, a card, a profile or its file, or an NBD server (unix:PATH, HOST:PORT or its
+    /// A block device, a file, a partition of one (FILE#2), a card, a profile or its file, or an NBD server (unix:PATH, HOST:PORT or its
     /// URI).
     target: String,
     /// Write as well, which finds erase blocks. Destroys everything on the device.
@@ -92,20 +93,23 @@ enum Subject {
     Card(PathBuf),
     /// The device of an NBD server.
     Served(Address),
-    /// A block device, or a file.
-    Device(PathBuf),
+    /// A block device, a file, or a part of one.
+    Device(Source),
 }
 
 impl Subject {
     /// Existing files take precedence over names: a file may be called like a profile.
     fn find(target: &str) -> Result<Subject> {
-        let path = Path::new(target);
+        let (source, path) = (Source::parse(target), Path::new(target));
+        if source.is_part() {
+            return Ok(Subject::Device(source));
+        }
         if path.try_exists().with_context(|| target.to_owned())? {
             if CardFile::is_at(path) {
                 return Ok(Subject::Card(path.to_path_buf()));
             }
             let profile = if path.is_file() { verbs::profile_in(path).ok() } else { None };
-            let device = || Subject::Device(path.to_path_buf());
+            let device = || Subject::Device(source);
             return Ok(profile.map_or_else(device, |profile| Subject::Profile(Box::new(profile))));
         }
         if let Ok(profile) = Profile::named(target) {
@@ -145,23 +149,25 @@ impl Subject {
                 );
                 measure(target, options, quiet, &device, &WallClock::start())
             }
-            Subject::Device(path) => {
-                let device = FileDevice::open(path, OpenOptions { write: options.write, direct: true });
-                let device = device.with_context(|| target.to_owned())?;
-                measure(target, options, quiet, &device, &WallClock::start())
+            Subject::Device(source) => {
+                let image = Image::open(source, OpenOptions { write: options.write, direct: true });
+                let device = image.with_context(|| target.to_owned())?.device();
+                measure(target, options, quiet, &*device, &WallClock::start())
             }
         }
     }
 
     /// Refuses a subject that is in use, and asks before anything is destroyed.
     fn agree(&self, args: &Args) -> Result<()> {
-        match self {
+        let file = match self {
             Subject::Profile(_) => return Ok(()),
-            Subject::Served(_) => {}
-            Subject::Card(path) | Subject::Device(path) => {
-                if let Some(user) = in_use(path).with_context(|| args.target.clone())? {
-                    bail!("{}: {user}; nothing was written", args.target);
-                }
+            Subject::Served(_) => None,
+            Subject::Card(path) => Some(path.as_path()),
+            Subject::Device(source) => Some(source.path()),
+        };
+        if let Some(path) = file {
+            if let Some(user) = in_use(path).with_context(|| args.target.clone())? {
+                bail!("{}: {user}; nothing was written", args.target);
             }
         }
         if args.yes {

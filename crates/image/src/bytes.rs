@@ -1,0 +1,25 @@
+//! Bytes of a device whose offsets and lengths come from that device.
+
+use std::io;
+
+use block::Device;
+
+/// Reads bytes of a device. Returns None if the device ends before.
+pub fn read(device: &dyn Device, offset: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
+    if !device.geometry().contains(offset, length as u64) {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; length];
+    device.read(offset, &mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// Decodes a little-endian number of up to 8 bytes.
+pub fn little(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// An error for bytes that break the rules of a format.
+pub fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.into())
+}

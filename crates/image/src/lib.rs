@@ -1,0 +1,18 @@
+//! Disk images as people hold them, as [block devices](block::Device).
+//!
+//! A [`Source`] names an image: a file or device, and the part of it that is meant. [`Image::open`] claims the file and
+//! finds the part, through the [`Table`]s on the way.
+//!
+//! *Invariants*: this crate knows no file system. Bytes of an image are untrusted: damage gives an error with its place,
+//! and no table makes the crate allocate or loop without bound.
+
+mod bytes;
+mod extents;
+mod image;
+mod source;
+mod table;
+
+pub use extents::{Extent, Extents};
+pub use image::Image;
+pub use source::{Part, Source};
+pub use table::{Partition, Table, TableKind};

@@ -1,0 +1,139 @@
+//! Names of images: a file or device, and the part of it that is meant.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fmt,
+    path::{Path, PathBuf},
+};
+
+/// Separates the name of a file or device from the name of a partition.
+const MARK: u8 = b'#';
+
+/// A part of what the name in front of it leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// The partition of this number, name or PARTUUID.
+    Partition(String),
+    /// A range of bytes, to the end if it has no length.
+    Range {
+        /// First byte.
+        offset_bytes: u64,
+        /// Length in bytes.
+        length_bytes: Option<u64>,
+    },
+}
+
+/// The name of an image: `disk.img`, `/dev/sda`, `disk.img#2`, `disk.img#data`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    path: PathBuf,
+    parts: Vec<Part>,
+}
+
+impl Source {
+    /// Parses a name. An existing file whose own name contains `#` is that file. Otherwise the partitions follow the
+    /// longest part in front of a `#` that exists.
+    pub fn parse(text: impl AsRef<OsStr>) -> Source {
+        let text = text.as_ref();
+        let whole = || Source { path: text.into(), parts: Vec::new() };
+        if Path::new(text).exists() {
+            return whole();
+        }
+        let bytes = text.as_encoded_bytes();
+        let marks = (0..bytes.len()).rev().filter(|at| bytes[*at] == MARK);
+        let mut split = marks.map(|at| (prefix(bytes, at), &bytes[at + 1..]));
+        let Some((path, rest)) = split.find(|(path, _)| path.exists()) else { return whole() };
+        let parts = rest.split(|byte| *byte == MARK).map(|part| String::from_utf8_lossy(part).into_owned());
+        Source { path, parts: parts.map(Part::Partition).collect() }
+    }
+
+    /// Narrows the image to a range of its bytes, to the end if it has no length.
+    pub fn range(mut self, offset_bytes: u64, length_bytes: Option<u64>) -> Source {
+        self.parts.push(Part::Range { offset_bytes, length_bytes });
+        self
+    }
+
+    /// Returns the file or device.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the same part of another file or device, or of the same one by another name.
+    pub fn with_path(&self, path: PathBuf) -> Source {
+        Source { path, parts: self.parts.clone() }
+    }
+
+    /// Returns the parts, from the outermost one.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Returns true if the image is a part of the file or device.
+    pub fn is_part(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// Returns the name, which [`parse`](Self::parse) understands. Ranges are left out.
+    pub fn name(&self) -> OsString {
+        let mut name = self.path.clone().into_os_string();
+        for part in &self.parts {
+            if let Part::Partition(selector) = part {
+                name.push("#");
+                name.push(selector);
+            }
+        }
+        name
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Path::new(&self.name()).display())
+    }
+}
+
+/// Returns the path before a `#`.
+fn prefix(bytes: &[u8], at: usize) -> PathBuf {
+    #[cfg(unix)]
+    return OsString::from(<OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(&bytes[..at])).into();
+    #[cfg(not(unix))]
+    return String::from_utf8_lossy(&bytes[..at]).into_owned().into();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_follow_the_longest_name_that_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["disk", "a#2", "b", "b#1"] {
+            std::fs::write(at(name), "").unwrap();
+        }
+        let parse = |name: &str| {
+            let source = Source::parse(at(name));
+            let parts = source.parts().iter().map(|part| match part {
+                Part::Partition(selector) => selector.clone(),
+                Part::Range { .. } => panic!("a range"),
+            });
+            let parts: Vec<String> = parts.collect();
+            assert_eq!(source.name(), at(name).into_os_string());
+            (source.path().file_name().unwrap().to_str().unwrap().to_owned(), parts.join("|"))
+        };
+        for (name, path, parts) in [
+            ("disk", "disk", ""),
+            ("disk#2", "disk", "2"),
+            ("disk#super#system_a", "disk", "super|system_a"),
+            ("a#2", "a#2", ""),
+            ("a#2#3", "a#2", "3"),
+            ("b#1#x", "b#1", "x"),
+            ("b#2", "b", "2"),
+            ("none#2", "none#2", ""),
+        ] {
+            assert_eq!(parse(name), (path.to_owned(), parts.to_owned()), "{name}");
+        }
+        let range = Source::parse(at("disk#2")).range(512, None);
+        assert_eq!(range.parts()[1], Part::Range { offset_bytes: 512, length_bytes: None });
+    }
+}
