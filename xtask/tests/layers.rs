@@ -24,16 +24,22 @@ fn engine() -> PathBuf {
     xtask.parent().expect("xtask lies in the workspace").join("crates/f2fs/src")
 }
 
+/// The source files in a folder and below it.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a layer has a folder").flatten();
+    let below = |path: PathBuf| if path.is_dir() { sources(&path) } else { vec![path] };
+    entries.flat_map(|entry| below(entry.path())).collect()
+}
+
 /// The files of a layer with their text, without comments and unit tests.
 fn files(layer: &str) -> Vec<(String, String)> {
-    let entries = fs::read_dir(engine().join(layer)).expect("a layer has a folder").flatten();
     let text = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("a source file is text");
         let code = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or_default();
         let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
         (path.display().to_string(), lines.collect::<Vec<_>>().join("\n"))
     };
-    entries.map(|entry| text(entry.path())).collect()
+    sources(&engine().join(layer)).into_iter().map(text).collect()
 }
 
 /// Splits a list such as the body of `use crate::{a::b, c::{d, e}};` at the commas outside of inner braces.

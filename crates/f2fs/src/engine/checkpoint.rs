@@ -132,10 +132,12 @@ impl Engine {
     fn write_all(&mut self, reason: Reason) -> Result<Prepared> {
         self.write_back()?;
         self.segments_mut().require_room_for_checkpoint()?;
-        let mut borrowed = false;
-        let opened = self.segments_mut().open_full_logs(&mut borrowed);
+        let opened = self.segments_mut().open_full_logs();
         let result = opened.and_then(|()| self.prepare(reason));
-        if borrowed { self.give_up_on_error(result) } else { self.segments_mut().stop_on_error(result) }
+        match self.segments().has_borrowed() {
+            true => self.give_up_on_error(result),
+            false => self.segments_mut().stop_on_error(result),
+        }
     }
 
     /// Makes the volume read-only on any error, for a checkpoint in which a log has borrowed a segment. The

@@ -20,6 +20,7 @@ use crate::{
         summary::Owner,
         superblock::Features,
     },
+    segments::{OldBlock, Replaced},
     units::{BlockAddr, Ino},
 };
 
@@ -153,7 +154,7 @@ impl Files {
         self.drop_extent(ino)?;
         let old: Vec<BlockAddr> =
             self.nodes.node_mut(slot.nid)?.addrs(slot.index..slot.index + slot.left).collect();
-        old.iter().try_for_each(|addr| self.segments_mut().ready_to_replace(*addr))?;
+        let replaced = self.prepare_release(ino, start, &old)?;
         let mut new = vec![BlockAddr::NEW; slot.left];
         if first == 1 {
             new[0] = BlockAddr::COMPRESS;
@@ -171,10 +172,14 @@ impl Files {
         for (n, addr) in new.into_iter().enumerate() {
             node.set_addr(slot.index + n, addr);
         }
-        for (n, addr) in old.into_iter().enumerate() {
-            self.segments_mut().replaced(addr, Place::File(ino, start + n as u64))?;
-        }
-        Ok(())
+        replaced.into_iter().try_for_each(|block| self.segments_mut().release(block))
+    }
+
+    /// Prepares the release of a file's blocks from block `start` on.
+    fn prepare_release(&mut self, ino: Ino, start: u64, addrs: &[BlockAddr]) -> Result<Vec<Replaced>> {
+        let old = addrs.iter().zip(start..);
+        let old = old.map(|(addr, block)| OldBlock { addr: *addr, at: Place::File(ino, block) });
+        old.map(|old| self.segments_mut().prepare_release(old)).collect()
     }
 
     /// Writes blocks to a log and stores their addresses in `places`, whose first item is address `first` of
@@ -190,8 +195,7 @@ impl Files {
         let version = self.nodes.version(slot.nid)?;
         for (n, (block, place)) in blocks.zip(places).enumerate() {
             let owner = Owner { nid: slot.nid, version, offset: (slot.index + first + n) as u16 };
-            *place = self.segments_mut().allocate(kind, owner)?.addr;
-            self.segments_mut().write_block(kind, *place, block)?;
+            *place = self.segments_mut().append(kind, owner, block)?;
         }
         Ok(())
     }
@@ -229,7 +233,7 @@ impl Files {
         let mut content = vec![0; ((blocks.end - blocks.start) as usize) << size.log()];
         self.read_past_end(&inode, blocks.start << size.log(), &mut content)?;
         drop(inode);
-        addrs.iter().try_for_each(|addr| self.segments_mut().ready_to_replace(*addr))?;
+        let replaced = self.prepare_release(ino, blocks.start + 1, &addrs)?;
         let slot = self.slot(ino, blocks.start)?.expect("a mapped block has a slot");
         self.drop_extent(ino)?;
         let node = self.nodes.node_mut(slot.nid)?;
@@ -241,9 +245,7 @@ impl Files {
         for index in slot.index..slot.index + count {
             node.set_addr(index, BlockAddr::NEW);
         }
-        for (n, addr) in addrs.iter().enumerate() {
-            self.segments_mut().replaced(*addr, Place::File(ino, blocks.start + 1 + n as u64))?;
-        }
+        replaced.into_iter().try_for_each(|block| self.segments_mut().release(block))?;
         self.change_saved(ino, (count - addrs.len()) as u64, 0)?;
         for (block, page) in blocks.zip(content.chunks_exact(size.bytes())) {
             self.insert_page_in_cluster(ino, block, Page { bytes: page.into(), is_needed: true }, count);

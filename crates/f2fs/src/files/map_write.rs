@@ -16,7 +16,7 @@ use crate::{
         summary::Owner,
     },
     nodes::Change,
-    segments::log_for,
+    segments::{OldBlock, log_for},
     units::{BlockAddr, Ino, Nid},
 };
 
@@ -127,14 +127,12 @@ impl Files {
         let version = self.nodes.version(slot.nid)?;
         // All steps that can fail come before the allocation.
         self.drop_extent(ino)?;
-        let old = self.nodes.node_mut(slot.nid)?.addr(slot.index);
-        self.segments_mut().ready_to_replace(old)?;
+        let addr = self.nodes.node_mut(slot.nid)?.addr(slot.index);
+        let old = OldBlock { addr, at: Place::File(ino, block) };
         let owner = Owner { nid: slot.nid, version, offset: slot.index as u16 };
-        let place = self.segments_mut().allocate(kind, owner)?;
-        self.segments_mut().write_block(kind, place.addr, bytes)?;
-        self.nodes.node_mut(slot.nid)?.set_addr(slot.index, place.addr);
-        self.segments_mut().replaced(old, Place::File(ino, block))?;
-        Ok(place.addr)
+        let addr = self.segments_mut().replace(old, kind, owner, bytes)?;
+        self.nodes.node_mut(slot.nid)?.set_addr(slot.index, addr);
+        Ok(addr)
     }
 
     /// Reserves the holes (`NEW_ADDR`) among the `left` addresses from a slot on.

@@ -48,25 +48,17 @@ impl Files {
         data: &[u8],
         kind: SegmentType,
     ) -> Result<(usize, u64)> {
-        let log = self.geometry().block_size.log();
         let version = self.nodes.version(slot.nid)?;
         // All steps that can fail come before the allocation.
         self.drop_extent(ino)?;
         self.nodes.node_mut(slot.nid)?;
         let owner = |n: usize| Owner { nid: slot.nid, version, offset: (slot.index + n) as u16 };
-        let first = self.segments_mut().allocate(kind, owner(0))?;
-        let (mut count, mut next) = (1, first.next);
-        while count < data.len() >> log && next.0 == first.addr.0 + count as u32 {
-            // An error is left to the next allocation, which meets it again.
-            let Ok(place) = self.segments_mut().allocate(kind, owner(count)) else { break };
-            (count, next) = (count + 1, place.next);
-        }
-        self.segments_mut().write_through(kind, first.addr, &data[..count << log])?;
+        let (first, count) = self.segments_mut().append_through(kind, owner, data)?;
         let node = self.nodes.node_mut(slot.nid)?;
         let mut gained = 0;
         for n in 0..count {
             gained += u64::from(node.addr(slot.index + n) == BlockAddr::NULL);
-            node.set_addr(slot.index + n, BlockAddr(first.addr.0 + n as u32));
+            node.set_addr(slot.index + n, BlockAddr(first.0 + n as u32));
         }
         Ok((count, gained))
     }

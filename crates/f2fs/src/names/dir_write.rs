@@ -358,7 +358,7 @@ impl Names {
             return Ok(self.segments_mut().pending_mut(addr).expect("it exists"));
         }
         // The block will be written elsewhere or released.
-        self.segments_mut().ready_to_replace(addr)?;
+        self.segments_mut().check_release(addr)?;
         let mut page = vec![0; self.geometry().block_size.bytes()].into_boxed_slice();
         self.segments().read_blocks(addr, Place::Dir(dir, block), &mut page)?;
         self.files.insert_page(dir, block, Page { bytes: page, is_needed: true });

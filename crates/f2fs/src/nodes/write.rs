@@ -6,10 +6,14 @@ use super::{Nodes, cache::Change};
 use crate::{
     Error, Place, Result,
     format::{
-        checkpoint::RESERVED_NIDS, nat::NatEntry, node::NodeBlock, node_path::NodeKind, sit::SegmentType,
+        checkpoint::RESERVED_NIDS,
+        nat::NatEntry,
+        node::{NodeBlock, NodeFooter},
+        node_path::NodeKind,
+        sit::SegmentType,
         summary::Owner,
     },
-    segments::log_for,
+    segments::{FsyncMark, OldBlock, log_for},
     units::{BlockAddr, Ino, Nid, SegNo},
 };
 
@@ -129,24 +133,23 @@ impl Nodes {
         let footer = node.footer();
         drop(node);
         let kind = self.log_of_node(footer.offset, footer.cold);
-        self.segments.ready_to_replace(entry.addr)?;
+        let old = OldBlock { addr: entry.addr, at: Place::Nat(nid) };
         let owner = Owner { nid, version: 0, offset: 0 };
-        let place = self.segments.allocate_node(kind, owner, marks.fsync)?;
-        self.segments.replaced(entry.addr, Place::Nat(nid))?;
+        let mark = if marks.fsync { FsyncMark::Set } else { FsyncMark::Clear };
         let cp_ver = self.disk().checkpoint().node_version();
-        let node = self.cache.get_dirty(nid, Change::REST).expect("the node is dirty");
-        let mut footer = footer;
-        (footer.fsync, footer.dentry) = (marks.fsync, marks.dentry);
-        (footer.cp_ver, footer.next_addr) = (cp_ver, place.next);
-        node.set_footer(footer);
-        node.seal();
-        self.segments.write_block(kind, place.addr, node.bytes())?;
+        let addr = self.segments.replace_node(old, kind, owner, mark, |next_addr| {
+            let node = self.cache.get_dirty(nid, Change::REST).expect("the node is dirty");
+            let (fsync, dentry) = (marks.fsync, marks.dentry);
+            node.set_footer(NodeFooter { fsync, dentry, cp_ver, next_addr, ..footer });
+            node.seal();
+            node.bytes()
+        })?;
         self.cache.set_clean(nid);
         self.report_dirty_nodes();
         if !marks.fsync && footer.cold {
             self.since_checkpoint.unmarked.insert(footer.ino);
         }
-        self.nat.set(self.segments.disk().io(), nid, NatEntry { addr: place.addr, ..entry })
+        self.nat.set(self.segments.disk().io(), nid, NatEntry { addr, ..entry })
     }
 
     /// The log for a node. Indirect nodes are cold. Direct nodes, inodes and xattr nodes are warm if they

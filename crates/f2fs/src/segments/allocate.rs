@@ -1,7 +1,11 @@
 //! Block allocation: the pure decision on where a new block goes, and its effect on logs, segments and
 //! summaries.
 
-use super::{Segments, sit::Facts};
+use super::{
+    Segment, Segments,
+    replace::FsyncMark,
+    sit::{Facts, Prefree},
+};
 use crate::{
     Error, Result,
     disk::ActiveLogs,
@@ -82,9 +86,27 @@ pub(crate) fn log_for(active: ActiveLogs, best: SegmentType, directory: bool) ->
     }
 }
 
+/// The sort of segments whose holes a search considers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holes {
+    /// Segments with valid blocks.
+    InUse,
+    /// Prefree segments. The next checkpoint frees them completely, so they are filled only if there is nothing else.
+    Prefree,
+}
+
+impl Holes {
+    fn are_in(self, segment: &Segment) -> bool {
+        match self {
+            Holes::InUse => segment.valid_blocks > 0,
+            Holes::Prefree => segment.is_prefree(),
+        }
+    }
+}
+
 /// An allocated block.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Allocated {
+pub(super) struct Allocated {
     /// Its address.
     pub addr: BlockAddr,
     /// The next address of the log, null if the log is full. Node footers carry it for roll-forward recovery.
@@ -92,15 +114,19 @@ pub(crate) struct Allocated {
 }
 
 impl Segments {
-    /// Allocates the next block of a log. The caller must write its content with `write_block`.
-    pub(crate) fn allocate(&mut self, kind: SegmentType, owner: Owner) -> Result<Allocated> {
+    /// Allocates the next block of a log. The caller gives its content to the log.
+    pub(super) fn allocate(&mut self, kind: SegmentType, owner: Owner) -> Result<Allocated> {
         let kind = self.log_with_room(kind)?;
         // `begin` is not called when pages are written that the last checkpoint could not write.
         self.changed = true;
         let now = self.disk.mounted_seconds();
         let log = self.logs.get_mut(kind);
         let addr = self.disk.geometry().block(log.segment, log.offset);
-        self.sit.take(self.disk.io(), addr, kind, now)?;
+        let block = match self.turnover.borrowed.contains(&log.segment) {
+            true => self.sit.invalid_block(self.disk.io(), addr)?,
+            false => self.sit.free_block(self.disk.io(), addr)?,
+        };
+        self.sit.take(block, kind, now);
         self.since_fsync_blocks =
             self.since_fsync_blocks.saturating_add(u32::from(kind == SegmentType::WarmData));
         log.summary.owners[usize::from(log.offset)] = owner;
@@ -113,7 +139,7 @@ impl Segments {
         };
         if log.is_full() {
             // This block is allocated all the same. The next allocation returns the error.
-            let _opened = self.open_segment(kind, false);
+            let _opened = self.open_segment(kind, Prefree::Excluded);
         }
         let log = self.logs.get(kind);
         let next = match log.is_full() {
@@ -125,14 +151,14 @@ impl Segments {
 
     /// As [`allocate`](Self::allocate), for a node. The node log may go on beside the data log when an fsync has marked a
     /// node.
-    pub(crate) fn allocate_node(
+    pub(super) fn allocate_node(
         &mut self,
         kind: SegmentType,
         owner: Owner,
-        is_marked: bool,
+        mark: FsyncMark,
     ) -> Result<Allocated> {
         let mut place = self.allocate(kind, owner)?;
-        if is_marked {
+        if mark == FsyncMark::Set {
             self.logs.get_mut(kind).synced += 1;
             // This only improves speed. The node already has its block and must be written there in any case.
             match self.colocate_nodes() {
@@ -179,7 +205,7 @@ impl Segments {
         if !self.logs.get(kind).is_full() {
             return Ok(kind);
         }
-        let opened = self.open_segment(kind, false);
+        let opened = self.open_segment(kind, Prefree::Excluded);
         if matches!(opened, Err(Error::NoSpace { .. })) && self.recovering.is_some() {
             let has_room =
                 |other: &SegmentType| other.is_node() == kind.is_node() && !self.logs.get(*other).is_full();
@@ -190,9 +216,8 @@ impl Segments {
         opened.map(|()| kind)
     }
 
-    /// Closes the segment of a log and opens the next one. With `even_prefree`, prefree segments count as
-    /// free. Only a checkpoint asks for this, because nothing needs them once it is committed.
-    pub(super) fn open_segment(&mut self, kind: SegmentType, even_prefree: bool) -> Result<()> {
+    /// Closes the segment of a log and opens the next one.
+    pub(super) fn open_segment(&mut self, kind: SegmentType, prefree: Prefree) -> Result<()> {
         let (old, synced) = (self.logs.get(kind).segment, self.logs.get(kind).synced);
         let mut tries = 0;
         let (segment, mode) = loop {
@@ -200,7 +225,7 @@ impl Segments {
             let current = self.closed_segments_with(&discarded);
             let next = match self.next_of_section(old, &current)? {
                 Some(next) => Some((next, AllocMode::Append)),
-                None => self.find_segment(kind, old, &current, even_prefree)?,
+                None => self.find_segment(kind, old, &current, prefree)?,
             };
             let Some((segment, mode)) = next else {
                 if tries == 0 && !self.unreadable.is_empty() {
@@ -226,7 +251,7 @@ impl Segments {
             // The summary of the segment cannot be read. Another segment with holes does as well.
             self.unreadable.push(segment);
             tries += 1;
-            if tries == TRIES && !even_prefree {
+            if tries == TRIES && prefree == Prefree::Excluded {
                 return entered;
             }
         };
@@ -297,7 +322,7 @@ impl Segments {
             return Ok(None);
         }
         for section in self.disk.geometry().zone_of(self.disk.geometry().section_of(segment)) {
-            if self.sit.is_section_free(self.disk.io(), section, current, false)? {
+            if self.sit.is_section_free(self.disk.io(), section, current, Prefree::Excluded)? {
                 return Ok(Some(SegNo(section.0 * self.disk.geometry().segments_per_section)));
             }
         }
@@ -350,7 +375,7 @@ impl Segments {
         kind: SegmentType,
         old: SegNo,
         current: &[SegNo],
-        even_prefree: bool,
+        prefree: Prefree,
     ) -> Result<Option<(SegNo, AllocMode)>> {
         let free_sections = self.sit.free_sections(self.disk.io(), current)?;
         if next_mode(free_sections, self.reserved_sections()) == AllocMode::Ssr {
@@ -361,7 +386,7 @@ impl Segments {
             if let Some(segment) = shared {
                 return Ok(Some((segment, AllocMode::Ssr)));
             }
-            if let Some(segment) = self.find_holes(kind, current, true)? {
+            if let Some(segment) = self.find_holes(kind, current, Holes::InUse)? {
                 return Ok(Some((segment, AllocMode::Ssr)));
             }
         }
@@ -391,13 +416,15 @@ impl Segments {
         let from = self.disk.geometry().section_of(SegNo((old.0 + 1) % self.disk.geometry().segments));
         let section = match self.free_zone(kind, from, current)? {
             Some(section) => Some(section),
-            None => self.sit.find_free_section(self.disk.io(), from, current, even_prefree)?,
+            None => self.sit.find_free_section(self.disk.io(), from, current, prefree)?,
         };
         match section {
             Some(section) => {
                 Ok(Some((SegNo(section.0 * self.disk.geometry().segments_per_section), AllocMode::Append)))
             }
-            None => Ok(self.find_holes(kind, current, false)?.map(|segment| (segment, AllocMode::Ssr))),
+            None => {
+                Ok(self.find_holes(kind, current, Holes::Prefree)?.map(|segment| (segment, AllocMode::Ssr)))
+            }
         }
     }
 
@@ -409,15 +436,17 @@ impl Segments {
         }
         let mut from = from;
         for _ in 0..ZONES_TRIED {
-            let Some(found) = self.sit.find_free_section(self.disk.io(), from, current, false)? else {
+            let Some(found) = self.sit.find_free_section(self.disk.io(), from, current, Prefree::Excluded)?
+            else {
                 break;
             };
             let mut zone = self.disk.geometry().zone_of(found);
             let first = zone.next().expect("a zone has a section");
-            let mut is_free = self.sit.is_section_free(self.disk.io(), first, current, false)?;
+            let mut is_free = self.sit.is_section_free(self.disk.io(), first, current, Prefree::Excluded)?;
             let mut last = first;
             for section in zone {
-                is_free = is_free && self.sit.is_section_free(self.disk.io(), section, current, false)?;
+                is_free = is_free
+                    && self.sit.is_section_free(self.disk.io(), section, current, Prefree::Excluded)?;
                 last = section;
             }
             if is_free {
@@ -429,16 +458,14 @@ impl Segments {
     }
 
     /// Returns the segment for SSR with the fewest valid blocks: one of the log's own type, else one of
-    /// another type that holds nodes or data alike. With `in_use`, only segments with valid blocks are
-    /// considered, otherwise only prefree ones. The next checkpoint frees those completely, so they are
-    /// filled only if there is nothing else.
-    fn find_holes(&mut self, kind: SegmentType, current: &[SegNo], in_use: bool) -> Result<Option<SegNo>> {
+    /// another type that holds nodes or data alike.
+    fn find_holes(&mut self, kind: SegmentType, current: &[SegNo], holes: Holes) -> Result<Option<SegNo>> {
         const FULL: u16 = BLOCKS_PER_SEGMENT as u16;
         let rank = |same_kind: bool, valid_blocks: u16, number: SegNo| {
             (valid_blocks < FULL).then_some((same_kind, std::cmp::Reverse((valid_blocks, number))))
         };
         let most = |first: SegNo, facts: &Facts| {
-            if !in_use {
+            if holes == Holes::Prefree {
                 return if facts.empty > 0 { rank(true, 0, first) } else { None };
             }
             let alike = SegmentType::ALL.into_iter().filter(|other| other.is_node() == kind.is_node());
@@ -448,7 +475,7 @@ impl Segments {
         };
         self.sit.best_segment(self.disk.io(), most, |number, segment| {
             let fits = segment.kind.is_node() == kind.is_node()
-                && (if in_use { segment.valid_blocks > 0 } else { segment.is_prefree() })
+                && holes.are_in(segment)
                 && !current.contains(&number);
             let has_hole = fits && segment.next_hole(0).is_some();
             if has_hole { rank(segment.kind == kind, segment.valid_blocks, number) } else { None }

@@ -1,6 +1,6 @@
 //! The segments' part of a checkpoint.
 
-use super::{Segments, Turnover, discards::UNIT_BLOCKS};
+use super::{Segments, Turnover, discards::UNIT_BLOCKS, sit::Prefree};
 use crate::{
     Error, Result,
     disk::journal::Prepared,
@@ -24,19 +24,26 @@ impl Segments {
         Err(Error::no_space(self.disk.geometry().block_size, needed_blocks, 0))
     }
 
-    /// Opens a segment for each full log, so that every log can go on. A log without a segment may borrow a prefree one,
-    /// which the next checkpoint frees: then `borrowed` becomes true.
-    pub(crate) fn open_full_logs(&mut self, borrowed: &mut bool) -> Result<()> {
+    /// Opens a segment for each full log, so that every log can go on. A log without a segment may
+    /// [borrow](Self::has_borrowed) a prefree one, which the next checkpoint frees.
+    pub(crate) fn open_full_logs(&mut self) -> Result<()> {
         SegmentType::ALL.into_iter().try_for_each(|kind| {
             if self.logs.get(kind).is_full() {
-                self.open_segment(kind, true)?;
+                self.open_segment(kind, Prefree::Included)?;
                 let log = self.logs.get(kind);
                 // SSR writes only to blocks that the last checkpoint does not need.
                 let is_needed = self.sit.segment(self.disk.io(), log.segment)?.protected_blocks > 0;
-                *borrowed |= is_needed && !log.mode.is_ssr();
+                if is_needed && !log.mode.is_ssr() {
+                    self.turnover.borrowed.push(log.segment);
+                }
             }
             Ok(())
         })
+    }
+
+    /// Returns true if a log of the checkpoint under way may overwrite blocks that the last checkpoint needs.
+    pub(crate) fn has_borrowed(&self) -> bool {
+        !self.turnover.borrowed.is_empty()
     }
 
     /// Writes the changes of the segment table; only the next checkpoint makes them count.

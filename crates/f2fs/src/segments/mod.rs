@@ -11,6 +11,8 @@ mod discards;
 mod log;
 mod read;
 mod recovery;
+mod replace;
+mod segment;
 mod sit;
 mod space;
 mod summaries;
@@ -25,7 +27,8 @@ use rustc_hash::FxHashSet;
 pub(crate) use allocate::log_for;
 pub use discards::Discards;
 pub(crate) use recovery::Needed;
-pub(crate) use sit::Segment;
+pub(crate) use replace::{FsyncMark, OldBlock, Replaced};
+pub(crate) use segment::Segment;
 pub(crate) use summaries::NodeSummaries;
 
 use log::{Log, Logs};
@@ -108,6 +111,8 @@ struct Turnover {
     no_zone: bool,
     /// True if the last node of the chain has no address for a next one, so that the chain ends there.
     chain_ended: bool,
+    /// Segments that a checkpoint opened for its logs although the last checkpoint needs blocks of them.
+    borrowed: Vec<SegNo>,
 }
 
 impl Segments {
@@ -232,7 +237,8 @@ impl Segments {
     pub(crate) fn take_segment(&mut self, number: SegNo) {
         for offset in 0..crate::format::BLOCKS_PER_SEGMENT as u16 {
             let addr = self.disk.geometry().block(number, offset);
-            self.sit.take(self.disk.io(), addr, SegmentType::ColdData, 0).unwrap();
+            let block = self.sit.free_block(self.disk.io(), addr).unwrap();
+            self.sit.take(block, SegmentType::ColdData, 0);
         }
     }
 

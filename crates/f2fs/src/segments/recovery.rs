@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::Segments;
+use super::{Segments, sit::Prefree};
 use crate::{
     Error, Result,
     format::{
@@ -44,7 +44,7 @@ impl Segments {
         }
         self.recovering = Some(fresh);
         for kind in SegmentType::ALL {
-            match self.open_segment(kind, false) {
+            match self.open_segment(kind, Prefree::Excluded) {
                 // No free segment is left: continue in the holes that the chain leaves in the log's
                 // segment.
                 Err(Error::NoSpace { .. }) => self.fill_holes(kind)?,
@@ -70,7 +70,9 @@ impl Segments {
 
     /// Marks a block that was written after the checkpoint as valid.
     pub(crate) fn take_recovered(&mut self, addr: BlockAddr, kind: SegmentType) -> Result<()> {
-        self.sit.take(self.disk.io(), addr, kind, self.disk.mounted_seconds())
+        let block = self.sit.invalid_block(self.disk.io(), addr)?;
+        self.sit.take(block, kind, self.disk.mounted_seconds());
+        Ok(())
     }
 
     /// Records the owner of a block in the summary of its segment.

@@ -3,17 +3,21 @@
 //!
 //! *Invariants*: each changed segment has two maps: the blocks valid now, and the protected blocks, which are
 //! those valid in the last checkpoint or allocated since. A block may be allocated only if both maps have it
-//! clear. Until the next checkpoint is durable, a crash brings back the last one and the fsynced changes
+//! clear, which a [`FreeBlock`] stands for. Until the next checkpoint is durable, a crash brings back the last one and the fsynced changes
 //! after it. All blocks that these refer to must still be intact, even if they have been replaced or freed
 //! since. An entry in `changes`, else one in `journal`, overrides the SIT block. `facts` summarize each SIT
 //! block that has been read once, so that searches can skip it; they stay valid after the block has left the
 //! cache.
 
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+mod search;
+
+pub(super) use search::{Facts, Prefree};
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rustc_hash::FxHashMap;
 
-use super::discards::UNIT_BLOCKS;
+use super::{discards::UNIT_BLOCKS, segment::Segment};
 use crate::{
     Error, Place, Result,
     disk::{
@@ -25,90 +29,15 @@ use crate::{
         checkpoint::Checkpoint,
         sit::{self, SegmentType, SitEntry, ValidMap},
     },
-    units::{BlockAddr, SecNo, SegNo},
+    units::{BlockAddr, SegNo},
 };
-
-/// A segment in memory.
-#[derive(Debug, Clone)]
-pub(crate) struct Segment {
-    /// The type of the segment; of an empty one, its last type.
-    pub kind: SegmentType,
-    /// Blocks that are valid now.
-    pub valid_blocks: u16,
-    /// Bitmap of the valid blocks.
-    pub map: ValidMap,
-    /// Blocks that a crash may bring back: valid in the last checkpoint, or allocated since.
-    pub protected_blocks: u16,
-    /// Bitmap of the protected blocks.
-    pub protected: ValidMap,
-    /// Time of its last change, in seconds of mounted time.
-    pub mtime: u64,
-}
-
-impl Segment {
-    fn of(entry: SitEntry) -> Segment {
-        Segment {
-            kind: entry.kind,
-            valid_blocks: entry.valid_blocks,
-            map: entry.map,
-            protected_blocks: entry.valid_blocks,
-            protected: entry.map,
-            mtime: entry.mtime,
-        }
-    }
-
-    fn entry(&self) -> SitEntry {
-        SitEntry { kind: self.kind, valid_blocks: self.valid_blocks, map: self.map, mtime: self.mtime }
-    }
-
-    /// Returns true if no block is valid or protected.
-    pub(crate) fn is_free(&self) -> bool {
-        self.valid_blocks == 0 && self.protected_blocks == 0
-    }
-
-    /// Returns true if no block is valid but some are protected until the next checkpoint.
-    pub(crate) fn is_prefree(&self) -> bool {
-        self.valid_blocks == 0 && self.protected_blocks != 0
-    }
-
-    /// The first free block at or after `from`.
-    pub(crate) fn next_hole(&self, from: u16) -> Option<u16> {
-        (usize::from(from) / 8..self.map.len()).find_map(|byte| {
-            let skip = usize::from(from).saturating_sub(byte * 8).min(8);
-            let taken = self.map[byte] | self.protected[byte];
-            let open = !taken & (0xFFu16 >> skip) as u8;
-            (open != 0).then(|| (byte * 8) as u16 + open.leading_zeros() as u16)
-        })
-    }
-}
 
 /// Maximum number of SIT blocks in one read when they are read sequentially.
 const AHEAD_MAX: u32 = 64;
 
-/// Summary of a SIT block that lets searches skip it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Facts {
-    /// Number of segments without a valid block.
-    pub empty: u8,
-    /// Lower bound of the valid blocks of each non-empty segment, by type; [`u16::MAX`] if the block has no
-    /// such segment.
-    pub least_valid: [u16; 6],
-    /// Lower bound of the `mtime` of the non-empty segments, in seconds of mounted time.
-    pub oldest: u32,
-}
-
-impl Facts {
-    const NONE: Facts = Facts { empty: 0, least_valid: [u16::MAX; 6], oldest: u32::MAX };
-
-    /// Updates the facts with a segment that is new or has changed.
-    fn include(&mut self, segment: &Segment) {
-        if segment.valid_blocks > 0 {
-            let least = &mut self.least_valid[segment.kind.index()];
-            *least = segment.valid_blocks.min(*least);
-            self.oldest = self.oldest.min(u32::try_from(segment.mtime).unwrap_or(u32::MAX));
-        }
-    }
-}
+/// A block that may be taken. Only the SIT makes one, after a look at its maps; [`Sit::take`] consumes it.
+#[must_use = "the block stays free until it is taken"]
+pub(super) struct FreeBlock(BlockAddr);
 
 /// The SIT.
 pub(super) struct Sit {
@@ -241,14 +170,38 @@ impl Sit {
         }
     }
 
-    /// Marks a block as valid; `kind` is the type of the log that writes it.
+    /// Reads the entry of a segment that is about to change, so that the change cannot fail for the device.
+    pub(super) fn prepare_change(&mut self, io: &Io, number: SegNo) -> Result<()> {
+        self.segment_mut(io, number).map(drop)
+    }
+
+    /// Returns a block that nothing refers to, now or after a crash.
     ///
     /// # Panics
-    /// If the block is already valid, which is a bug in allocation.
-    pub(super) fn take(&mut self, io: &Io, addr: BlockAddr, kind: SegmentType, now: u64) -> Result<()> {
+    /// If the block is valid or protected, which is a bug in allocation.
+    pub(super) fn free_block(&mut self, io: &Io, addr: BlockAddr) -> Result<FreeBlock> {
         let (number, offset) = self.geometry.position(addr);
-        let segment = self.segment_mut(io, number)?;
-        assert!(!bits::msb(&segment.map, usize::from(offset)), "{addr} is allocated twice");
+        let is_protected = bits::msb(&self.segment_mut(io, number)?.protected, usize::from(offset));
+        assert!(!is_protected, "{addr} is allocated although the last checkpoint needs it");
+        self.invalid_block(io, addr)
+    }
+
+    /// Returns a block that is not valid, even if it is protected: for a checkpoint that has borrowed its segment, and for
+    /// recovery, which itself protects the blocks that it takes.
+    ///
+    /// # Panics
+    /// If the block is valid, which is a bug in allocation.
+    pub(super) fn invalid_block(&mut self, io: &Io, addr: BlockAddr) -> Result<FreeBlock> {
+        let (number, offset) = self.geometry.position(addr);
+        let is_valid = bits::msb(&self.segment_mut(io, number)?.map, usize::from(offset));
+        assert!(!is_valid, "{addr} is allocated twice");
+        Ok(FreeBlock(addr))
+    }
+
+    /// Marks a block as valid; `kind` is the type of the log that writes it.
+    pub(super) fn take(&mut self, block: FreeBlock, kind: SegmentType, now: u64) {
+        let (number, offset) = self.geometry.position(block.0);
+        let segment = self.changes.get_mut(&number).expect("a free block's segment is about to change");
         bits::set_msb(&mut segment.map, usize::from(offset), true);
         segment.valid_blocks += 1;
         segment.kind = kind;
@@ -266,7 +219,6 @@ impl Sit {
                 self.count_busy(number, 1);
             }
         }
-        Ok(())
     }
 
     /// Protects blocks of a segment that an earlier session wrote after the last checkpoint: they are not
@@ -336,122 +288,11 @@ impl Sit {
         facts.include(&self.changes[&number]);
     }
 
-    /// Finds the first section at or after `from`, wrapping around, without valid or protected blocks and
-    /// without any of the segments `current`. With `even_prefree`, protected blocks are ignored.
-    pub(super) fn find_free_section(
-        &mut self,
-        io: &Io,
-        from: SecNo,
-        current: &[SegNo],
-        even_prefree: bool,
-    ) -> Result<Option<SecNo>> {
-        let (sections, per_block) = (self.geometry.sections, self.geometry.block_size.sit_entries() as u32);
-        let mut tried = 0;
-        while tried < sections {
-            let section = SecNo((from.0 + tried) % sections);
-            let first = section.0 * self.geometry.segments_per_section;
-            let table = first / per_block;
-            if self.facts_of(io, table)?.empty == 0 {
-                // Every section that begins in this SIT block is in use.
-                let next = ((table + 1) * per_block).div_ceil(self.geometry.segments_per_section);
-                tried += (next - section.0).min(sections - section.0).max(1);
-                continue;
-            }
-            if self.is_section_free(io, section, current, even_prefree)? {
-                return Ok(Some(section));
-            }
-            tried += 1;
-        }
-        Ok(None)
-    }
-
-    /// Returns true if a section has no valid or protected block and contains none of `current`. With
-    /// `even_prefree`, protected blocks are ignored.
-    pub(super) fn is_section_free(
-        &mut self,
-        io: &Io,
-        section: SecNo,
-        current: &[SegNo],
-        even_prefree: bool,
-    ) -> Result<bool> {
-        for number in self.geometry.segments_of(section) {
-            let segment = self.segment(io, number)?;
-            let free = segment.is_free() || (even_prefree && segment.valid_blocks == 0);
-            if !free || current.contains(&number) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Counts the sections without valid or protected blocks that contain none of `current`. The first call
-    /// reads the whole SIT, unless a section is one segment.
-    pub(super) fn free_sections(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
-        if self.geometry.segments_per_section == 1 {
-            return Ok(self.free_segments(io, current)?.saturating_sub(self.prefree));
-        }
-        if self.busy.is_none() {
-            let mut busy = vec![0; self.geometry.sections as usize];
-            for number in (0..self.geometry.segments).map(SegNo) {
-                let free = self.segment(io, number)?.is_free();
-                busy[self.geometry.section_of(number).index()] += u32::from(!free);
-            }
-            self.busy = Some(busy);
-        }
-        let busy = self.busy.as_ref().expect("it was just counted");
-        let held: BTreeSet<SecNo> =
-            current.iter().map(|segment| self.geometry.section_of(*segment)).collect();
-        let free = busy.iter().filter(|count| **count == 0).count();
-        let held = held.iter().filter(|section| busy[section.index()] == 0).count();
-        Ok((free - held) as u32)
-    }
-
     fn count_busy(&mut self, segment: SegNo, change: i32) {
         if let Some(busy) = &mut self.busy {
             let count = &mut busy[self.geometry.section_of(segment).index()];
             *count = count.checked_add_signed(change).expect("each segment is counted once");
         }
-    }
-
-    /// Counts the segments without a valid block that are not in `current`.
-    pub(super) fn free_segments(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
-        let mut empty_current = 0;
-        for number in current {
-            empty_current += u32::from(self.segment(io, *number)?.valid_blocks == 0);
-        }
-        // The number of used segments started from the checkpoint's value, which may be wrong.
-        Ok(self.geometry.segments.saturating_sub(self.used).saturating_sub(empty_current))
-    }
-
-    /// Finds the segment with the highest rank; segments without a rank are skipped. `most` returns an upper
-    /// bound of the ranks in a SIT block, given the block's first segment and its facts. The first call reads
-    /// the whole SIT, later calls only the blocks that may contain the result.
-    pub(super) fn best_segment<R: Ord>(
-        &mut self,
-        io: &Io,
-        most: impl Fn(SegNo, &Facts) -> Option<R>,
-        rank: impl Fn(SegNo, &Segment) -> Option<R>,
-    ) -> Result<Option<SegNo>> {
-        let mut blocks = Vec::new();
-        for index in 0..self.geometry.sit_blocks() {
-            let (facts, first) = (self.facts_of(io, index)?, self.numbers(index).start);
-            blocks.extend(most(SegNo(first), &facts).map(|most| (most, index)));
-        }
-        let mut blocks = BinaryHeap::from(blocks);
-        let mut best: Option<(R, SegNo)> = None;
-        while let Some((most, index)) = blocks.pop() {
-            if best.as_ref().is_some_and(|(high, _)| *high >= most) {
-                break;
-            }
-            self.show_block(io, index, |number, segment| {
-                if let Some(rank) = rank(number, segment) {
-                    if best.as_ref().is_none_or(|(high, _)| rank > *high) {
-                        best = Some((rank, number));
-                    }
-                }
-            })?;
-        }
-        Ok(best.map(|(_, number)| number))
     }
 
     /// Calls `show` for every segment in order. Reads the whole SIT.
@@ -606,25 +447,6 @@ fn for_each_freed_run(before: &ValidMap, after: &ValidMap, mut run: impl FnMut(u
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_block_is_a_hole_if_neither_map_has_its_bit() {
-        let mut segment = Segment::of(SitEntry::EMPTY);
-        assert_eq!(segment.next_hole(0), Some(0));
-        segment.map[0] = 0b1010_0000;
-        segment.protected[0] = 0b0101_0000;
-        assert_eq!(
-            (segment.next_hole(0), segment.next_hole(7), segment.next_hole(9)),
-            (Some(4), Some(7), Some(9))
-        );
-        segment.map = [0xFF; 64];
-        assert_eq!(segment.next_hole(0), None);
-        segment.map[63] = 0xFE;
-        assert_eq!(
-            (segment.next_hole(3), segment.next_hole(511), segment.next_hole(512)),
-            (Some(511), Some(511), None)
-        );
-    }
 
     #[test]
     fn units_that_became_free_as_a_whole_are_found() {

@@ -1,21 +1,9 @@
-//! Blocks on their way to the device, and blocks that are given up.
+//! Blocks on their way from the logs to the device, and blocks that are given up.
 
 use super::Segments;
 use crate::{Error, Place, Result, disk::OnError, format::sit::SegmentType, units::BlockAddr};
 
 impl Segments {
-    /// Adds the content of an allocated block to its log.
-    pub(crate) fn write_block(&mut self, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
-        let result = self.logs.push(self.disk.io(), kind, addr, bytes);
-        self.pushed(result)
-    }
-
-    /// Writes blocks that a log gave out from where they are, past its pending run.
-    pub(crate) fn write_through(&mut self, kind: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
-        let result = self.logs.write_through(self.disk.io(), kind, addr, bytes);
-        self.pushed(result)
-    }
-
     /// Returns true if something waits for a device that does not take it.
     pub(crate) fn has_failed_writes(&self) -> bool {
         self.logs.has_failed_writes()
@@ -64,30 +52,6 @@ impl Segments {
         // tried.
         self.changed = true;
         Ok(())
-    }
-
-    /// Reads the SIT entry that releasing `old` needs, before the block that replaces it is allocated.
-    pub(crate) fn ready_to_replace(&mut self, old: BlockAddr) -> Result<()> {
-        if old.is_real() && self.disk.geometry().in_main(old) {
-            let read = self.sit.segment(self.disk.io(), self.disk.geometry().position(old).0).map(drop);
-            if matches!(read, Err(Error::Io { .. })) {
-                return read;
-            }
-        }
-        Ok(())
-    }
-
-    /// Releases a block after its replacement was allocated; an address of no block is ignored. If the SIT is
-    /// damaged, the block stays marked there for fsck, because the replacement has to take effect all the
-    /// same.
-    pub(crate) fn replaced(&mut self, old: BlockAddr, at: Place) -> Result<()> {
-        if !old.is_real() {
-            return Ok(());
-        }
-        match self.release_block(old, at) {
-            Err(Error::Corrupt { .. }) => Ok(()),
-            result => result,
-        }
     }
 
     /// Marks a block of the main area as no longer in use.

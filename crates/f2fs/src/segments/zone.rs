@@ -6,7 +6,7 @@
 //! sections down to those that cleaning needs: fsyncs write the same nodes again and again, so the next
 //! checkpoint frees most of their blocks.
 
-use super::{Segments, allocate::next_mode};
+use super::{Segments, allocate::next_mode, sit::Prefree};
 use crate::{
     Result,
     disk::ActiveLogs,
@@ -158,7 +158,7 @@ impl Segments {
     ) -> Result<ZonePlacement> {
         let mut placement = ZonePlacement::default();
         for section in self.disk.geometry().zone_of(section) {
-            let is_free = self.sit.is_section_free(self.disk.io(), section, current, false)?;
+            let is_free = self.sit.is_section_free(self.disk.io(), section, current, Prefree::Excluded)?;
             for number in self.disk.geometry().segments_of(section) {
                 if is_free {
                     placement.add_free(number, free_use);
