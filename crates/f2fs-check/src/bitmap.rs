@@ -20,13 +20,13 @@ impl Bitmap {
     /// Sets bit `n` and returns its old value.
     pub fn set(&mut self, n: usize) -> bool {
         let was = self.get(n);
-        bits::set_msb(&mut self.0, n, true);
+        bits::set_msb(&mut self.0, n);
         was
     }
 
     /// Clears bit `n`.
     pub fn clear(&mut self, n: usize) {
-        bits::set_msb(&mut self.0, n, false);
+        bits::clear_msb(&mut self.0, n);
     }
 
     /// The bytes.

@@ -4,7 +4,7 @@ use f2fs::{
     Place,
     engine::{Geometry, Io},
     format::{
-        BLOCKS_PER_SEGMENT, bits,
+        BLOCKS_PER_SEGMENT, TableCopy, bits,
         nat::{self, NatEntry},
     },
     units::{BlockAddr, Nid},
@@ -54,16 +54,17 @@ pub fn read(
             total_bytes: u64::from(blocks) * size as u64,
         });
         let range = start..(start + BLOCKS_PER_SEGMENT).min(blocks);
-        let seconds = range.clone().filter(|index| bits::msb(&pack.checkpoint.nat_bitmap, *index as usize));
-        let seconds = seconds.count();
+        let seconds = range.clone().map(|index| TableCopy::current(&pack.checkpoint.nat_bitmap, index));
+        let seconds = seconds.filter(|copy| *copy == TableCopy::Second).count();
         // Both copies of a segment of the table lie one after the other.
-        let first = geometry.nat_block(start, seconds == range.len());
+        let copy = if seconds == range.len() { TableCopy::Second } else { TableCopy::First };
+        let first = geometry.nat_block(start, copy);
         let length = if seconds % range.len() == 0 { range.len() } else { buffer.len() / size };
         let bytes = &mut buffer[..length * size];
         let whole = io.read(first, Place::Block(first), bytes).is_ok();
         for index in range {
-            let second = bits::msb(&pack.checkpoint.nat_bitmap, index as usize);
-            let addr = geometry.nat_block(index, second);
+            let copy = TableCopy::current(&pack.checkpoint.nat_bitmap, index);
+            let addr = geometry.nat_block(index, copy);
             let at = (addr.0 - first.0) as usize * size;
             let block = &mut bytes[at..at + size];
             if !whole {

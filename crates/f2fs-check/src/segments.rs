@@ -4,7 +4,7 @@ use f2fs::{
     Place,
     engine::{Geometry, Io},
     format::{
-        BLOCKS_PER_SEGMENT, bits,
+        BLOCKS_PER_SEGMENT, TableCopy, bits,
         sit::{ENTRY_BYTES, MAP_BYTES, SegmentType},
     },
     units::{BlockAddr, SegNo},
@@ -73,16 +73,16 @@ impl Segments {
             progress(Progress { stage: Stage::Sit, done_bytes: of(start), total_bytes: of(blocks) });
             let length = PIECE_BLOCKS.min(blocks - start) as usize;
             let mut whole = [false; 2];
-            for (second, half) in halves.iter_mut().enumerate() {
-                let addr = geometry.sit_block(start, second == 1);
-                whole[second] = io.read(addr, Place::Block(addr), &mut half[..length * size]).is_ok();
+            for (copy, half) in TableCopy::BOTH.into_iter().zip(&mut halves) {
+                let addr = geometry.sit_block(start, copy);
+                whole[copy as usize] = io.read(addr, Place::Block(addr), &mut half[..length * size]).is_ok();
             }
             for at in 0..length {
                 let index = start + at as u32;
-                let second = bits::msb(&pack.checkpoint.sit_bitmap, index as usize);
-                let block = &mut halves[usize::from(second)][at * size..(at + 1) * size];
-                let addr = geometry.sit_block(index, second);
-                if !whole[usize::from(second)] {
+                let copy = TableCopy::current(&pack.checkpoint.sit_bitmap, index);
+                let block = &mut halves[copy as usize][at * size..(at + 1) * size];
+                let addr = geometry.sit_block(index, copy);
+                if !whole[copy as usize] {
                     if let Err(error) = io.read(addr, Place::Block(addr), block) {
                         let known = format!("SIT block {index} cannot be read: {error}");
                         report.add(Finding::new(Kind::TableUnreadable, Place::Block(addr), known));

@@ -15,7 +15,7 @@ use f2fs::{
     Error, Place, Result,
     engine::{ActiveLogs, Engine, NewNode, Options, SetAttr, XattrMode},
     format::{
-        BlockSize, bits,
+        BlockSize, TableCopy,
         dentry::Dentries,
         inode::{Algorithm, Compression, DeviceNumber, flag, inline},
         nat,
@@ -492,13 +492,13 @@ impl Blocks {
             }
             journal.add(&holds);
             if !holds.below.is_empty() {
-                let second = bits::msb(&volume.last_checkpoint().nat_bitmap, index as usize);
-                self.push(BlockKind::Nat, geometry.nat_block(index, second), holds);
+                let copy = TableCopy::current(&volume.last_checkpoint().nat_bitmap, index);
+                self.push(BlockKind::Nat, geometry.nat_block(index, copy), holds);
             }
         }
         for index in 0..geometry.sit_blocks() {
-            let second = bits::msb(&volume.last_checkpoint().sit_bitmap, index as usize);
-            self.push(BlockKind::Sit, geometry.sit_block(index, second), Holds::default());
+            let copy = TableCopy::current(&volume.last_checkpoint().sit_bitmap, index);
+            self.push(BlockKind::Sit, geometry.sit_block(index, copy), Holds::default());
         }
         for segment in (0..geometry.segments).map(SegNo) {
             self.push(BlockKind::Ssa, geometry.summary_block(segment).0, Holds::default());

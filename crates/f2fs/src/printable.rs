@@ -15,7 +15,10 @@ pub fn name(bytes: &[u8]) -> Cow<'_, str> {
         _ => {
             let mut escaped = String::with_capacity(bytes.len() + 8);
             for chunk in bytes.utf8_chunks() {
-                chunk.valid().chars().for_each(|c| push(&mut escaped, c, c == '\\' || is_unsafe(c)));
+                chunk.valid().chars().for_each(|c| match c {
+                    '\\' => escaped.extend(c.escape_default()),
+                    c => push(&mut escaped, c),
+                });
                 for byte in chunk.invalid() {
                     escaped += &format!("\\x{byte:02x}");
                 }
@@ -41,14 +44,15 @@ pub fn message(text: &str) -> Cow<'_, str> {
     for c in text.chars() {
         match c {
             '\n' => escaped += "\n  ",
-            c => push(&mut escaped, c, is_unsafe(c)),
+            c => push(&mut escaped, c),
         }
     }
     Cow::Owned(escaped)
 }
 
-fn push(text: &mut String, c: char, escape: bool) {
-    if escape { text.extend(c.escape_default()) } else { text.push(c) }
+/// Adds a character, escaped if it is unsafe.
+fn push(text: &mut String, c: char) {
+    if is_unsafe(c) { text.extend(c.escape_default()) } else { text.push(c) }
 }
 
 /// Returns true if a terminal or log may interpret a character instead of showing it.

@@ -43,9 +43,13 @@ fn compressed_dir(volume: &mut Engine, name: &[u8]) -> Ino {
     dir
 }
 
-/// Returns bytes that compress to about a third, or noise.
-fn content(rng: &mut Rng, length: usize, noise: bool) -> Vec<u8> {
-    let mask = if noise { 0xFF } else { 0x03 };
+/// The bits that random bytes use: they compress to about a third.
+const SPARSE: u8 = 0x03;
+/// The bits that random bytes use: they do not compress.
+const NOISE: u8 = 0xFF;
+
+/// Returns random bytes that use the bits of `mask`.
+fn content(rng: &mut Rng, length: usize, mask: u8) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
         bytes.extend(rng.next_u64().to_le_bytes().map(|byte| byte & mask));
@@ -99,7 +103,7 @@ fn put(copy: &mut Vec<u8>, offset: usize, data: &[u8]) {
 
 /// Makes random changes to a file and to its copy.
 fn change(volume: &mut Engine, ino: Ino, copy: &mut Vec<u8>, rng: &mut Rng, most: u64) {
-    let (offset, noise) = (rng.below(most), rng.chance(0.3));
+    let (offset, mask) = (rng.below(most), if rng.chance(0.3) { NOISE } else { SPARSE });
     let length = match rng.below(4) {
         0 => 1 + rng.below(5000),
         1 => BLOCK * (1 + rng.below(4)),
@@ -108,7 +112,7 @@ fn change(volume: &mut Engine, ino: Ino, copy: &mut Vec<u8>, rng: &mut Rng, most
     let offset = if rng.chance(0.5) { offset / BLOCK * BLOCK } else { offset };
     match rng.below(10) {
         0..=5 => {
-            let data = content(rng, length as usize, noise);
+            let data = content(rng, length as usize, mask);
             volume.write(ino, offset, &data).unwrap();
             put(copy, offset as usize, &data);
         }
@@ -152,7 +156,7 @@ fn every_algorithm_is_written_changed_and_read_back() {
                 })
                 .collect();
             let (first, copy) = &mut files[0];
-            let data = content(&mut rng, 3_000_000, false);
+            let data = content(&mut rng, 3_000_000, SPARSE);
             volume.write(*first, 0, &data).unwrap();
             put(copy, 0, &data);
             assert_eq!(volume.stat(*first).unwrap().compression, Some(settings));
@@ -221,7 +225,7 @@ fn released_space_can_be_used_and_reserved_again() {
     let dir = compressed_dir(&mut volume, b"dir");
     let plain = volume.create(ROOT, b"plain", &NewNode::new(FILE)).unwrap();
     let ino = volume.create(dir, b"file", &NewNode::new(FILE)).unwrap();
-    let mut data = content(&mut Rng::new(5), 1_000_000, true);
+    let mut data = content(&mut Rng::new(5), 1_000_000, NOISE);
     data[100_000..900_000].fill(7);
     volume.write(ino, 0, &data).unwrap();
     let before = volume.counters().valid_blocks;
@@ -384,7 +388,7 @@ fn clusters_lie_anywhere_up_to_the_last_one() {
         own + (2 + children) * direct,
         own + (2 + 2 * children) * direct,
     ];
-    let data = content(&mut Rng::new(1), 12 * BLOCK as usize, false);
+    let data = content(&mut Rng::new(1), 12 * BLOCK as usize, SPARSE);
     for edge in edges.map(|edge| edge - 6).into_iter().chain([last - 12]) {
         volume.write(ino, edge * BLOCK, &data).unwrap();
     }
@@ -414,7 +418,7 @@ fn cleaning_moves_compressed_blocks() {
     let mut files = Vec::new();
     for n in 0..60 {
         let ino = volume.create(dir, format!("file{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
-        let data = content(&mut rng, 150_000, false);
+        let data = content(&mut rng, 150_000, SPARSE);
         volume.write(ino, 0, &data).unwrap();
         files.push((ino, data));
     }
@@ -490,7 +494,7 @@ fn files_compressed_by_the_kernel_are_changed() {
 
 /// Returns content that compresses to nine tenths.
 fn hardly_compressible(rng: &mut Rng, length: usize) -> Vec<u8> {
-    let mut bytes = content(rng, length, true);
+    let mut bytes = content(rng, length, NOISE);
     bytes[..length / 10].fill(0);
     bytes
 }
@@ -543,7 +547,7 @@ fn an_unreadable_cluster_is_not_written_in_part_and_delays_no_other_file() {
     let mut volume = open(&path, lz4(), 1 << 20);
     let dir = compressed_dir(&mut volume, b"dir");
     let ino = volume.create(dir, b"file", &NewNode::new(FILE)).unwrap();
-    let whole = content(&mut Rng::new(1), 8 * BLOCK as usize, false);
+    let whole = content(&mut Rng::new(1), 8 * BLOCK as usize, SPARSE);
     volume.write(ino, 0, &whole).unwrap();
     volume.checkpoint().unwrap();
     let damage = |volume: &Engine, offset: u64| {

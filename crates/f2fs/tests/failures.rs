@@ -15,7 +15,7 @@ use f2fs::{
         Cleaned, Engine, InPlace, NewNode, OnError, Options, Policy, QuotaLimits, RenameMode, SetAttr,
         XattrMode,
     },
-    format::{BlockSize, checkpoint::Flags, inode::flag, quota::QuotaKind},
+    format::{BlockSize, TableCopy, checkpoint::Flags, inode::flag, quota::QuotaKind},
     units::{BlockAddr, Ino},
 };
 use model::setup::{copy, load, store};
@@ -1399,7 +1399,7 @@ fn files_are_made_despite_a_bad_sector_in_the_node_table() {
         volume.create(ROOT, format!("{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
     }
     volume.unmount().unwrap();
-    let table = [false, true].map(|second| volume.geometry().nat_block(1, second));
+    let table = TableCopy::BOTH.map(|copy| volume.geometry().nat_block(1, copy));
     drop(volume);
     device.set(&table);
     let mut volume = open(device.clone(), OnError::ReadOnly);
@@ -1491,7 +1491,7 @@ fn names_whose_blocks_cannot_be_freed_are_not_changed() {
     volume.unmount().unwrap();
     let logs = volume.last_checkpoint().logs;
     assert!(logs.iter().all(|log| log.segment.0 / TABLE_SEGMENTS != 1));
-    let bad = [false, true].map(|second| volume.geometry().sit_block(1, second));
+    let bad = TableCopy::BOTH.map(|copy| volume.geometry().sit_block(1, copy));
     drop(volume);
 
     let mut volume = open(device.clone(), OnError::Continue);

@@ -9,7 +9,7 @@ use f2fs::{
     Error,
     engine::{Engine, Geometry, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
     format::{
-        BlockSize,
+        BlockSize, TableCopy,
         checkpoint::Flags,
         inode::{flag, inline},
     },
@@ -466,15 +466,15 @@ fn damage_is_left_alone_and_requests_fsck() {
     drop(volume);
     assert!(last.0 > per_nat && geometry.segments > 2 * per_sit);
 
-    let both = |block: fn(&f2fs::engine::Geometry, u32, bool) -> BlockAddr| {
-        [false, true].map(|second| block(&geometry, 1, second)).to_vec()
+    let both = |block: fn(&f2fs::engine::Geometry, u32, TableCopy) -> BlockAddr| {
+        TableCopy::BOTH.map(|copy| block(&geometry, 1, copy)).to_vec()
     };
     type Act = fn(&mut Engine, Ino, Ino) -> f2fs::Result<()>;
     let damaged: [(&str, Vec<BlockAddr>, Act); 3] = [
-        ("SIT", both(|geometry, index, second| geometry.sit_block(index, second)), |volume, big, _| {
+        ("SIT", both(|geometry, index, copy| geometry.sit_block(index, copy)), |volume, big, _| {
             volume.truncate(big, 0)
         }),
-        ("NAT", both(|geometry, index, second| geometry.nat_block(index, second)), |volume, _, last| {
+        ("NAT", both(|geometry, index, copy| geometry.nat_block(index, copy)), |volume, _, last| {
             for n in 0..400 {
                 volume.create(ROOT, format!("new{n}").as_bytes(), &NewNode::new(FILE))?;
             }
@@ -657,8 +657,8 @@ fn unmark(device: &MemoryDevice, geometry: &Geometry, damaged: &[BlockAddr]) {
     const ENTRY_BYTES: u64 = 74;
     for addr in damaged {
         let (segment, offset) = geometry.position(*addr);
-        for second in [false, true] {
-            let table = u64::from(geometry.sit_block(0, second).0) * 4096;
+        for copy in TableCopy::BOTH {
+            let table = u64::from(geometry.sit_block(0, copy).0) * 4096;
             let at = table + u64::from(segment.0) * ENTRY_BYTES;
             let mut entry = [0; ENTRY_BYTES as usize];
             device.read(at, &mut entry).unwrap();

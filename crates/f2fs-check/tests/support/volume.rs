@@ -8,7 +8,7 @@ use block::{Device, MemoryDevice};
 use f2fs::{
     engine::{Engine, NewNode, Options, SetAttr, XattrMode},
     format::{
-        BlockSize,
+        BlockSize, TableCopy,
         checkpoint::{Checkpoint, Flags},
         crc::{crc, f2fs_crc},
         inode::flag,
@@ -158,16 +158,16 @@ impl Damaged {
     /// Place of a NAT entry.
     pub fn nat_place(&self, nid: Nid) -> (BlockAddr, usize) {
         let (index, slot) = nat::position(nid, BlockSize::B4K);
-        let second = f2fs::format::bits::msb(&self.checkpoint().1.nat_bitmap, index as usize);
-        let addr = self.volume.geometry().nat_block(index, second);
+        let copy = TableCopy::current(&self.checkpoint().1.nat_bitmap, index);
+        let addr = self.volume.geometry().nat_block(index, copy);
         self.entry_place(0, nid.0, nat::ENTRY_BYTES, (addr, slot * nat::ENTRY_BYTES))
     }
 
     /// Place of a SIT entry.
     pub fn sit_place(&self, segment: SegNo) -> (BlockAddr, usize) {
         let (index, slot) = sit::position(segment, BlockSize::B4K);
-        let second = f2fs::format::bits::msb(&self.checkpoint().1.sit_bitmap, index as usize);
-        let addr = self.volume.geometry().sit_block(index, second);
+        let copy = TableCopy::current(&self.checkpoint().1.sit_bitmap, index);
+        let addr = self.volume.geometry().sit_block(index, copy);
         self.entry_place(1, segment.0, sit::ENTRY_BYTES, (addr, slot * sit::ENTRY_BYTES))
     }
 
@@ -203,7 +203,7 @@ impl Damaged {
         assert!(!self.is_log(segment), "the summary of {segment} is in the pack");
         let (addr, offset) = self.volume.geometry().summary_block(segment);
         assert_eq!(offset, 0);
-        let _ = Summary::empty(false);
+        let _ = Summary::empty(f2fs::format::sit::SegmentType::HotData);
         addr
     }
 

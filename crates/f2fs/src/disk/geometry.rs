@@ -2,9 +2,9 @@
 
 use crate::{
     format::{
-        BLOCKS_PER_SEGMENT, BlockSize, LOG_BLOCKS_PER_SEGMENT,
+        BLOCKS_PER_SEGMENT, BlockSize, LOG_BLOCKS_PER_SEGMENT, TableCopy,
         summary::Layout,
-        superblock::{Area, Features, Superblock},
+        superblock::{Area, Superblock},
     },
     units::{BlockAddr, Nid, SecNo, SegNo},
 };
@@ -41,7 +41,7 @@ impl Geometry {
             sections: sb.sections,
             segments_per_section: sb.segments_per_section,
             sections_per_zone: sb.sections_per_zone,
-            summary: Layout::new(sb.block_size, sb.features.has(Features::PACKED_SSA)),
+            summary: Layout::new(sb.block_size, sb.features),
             checkpoint: sb.checkpoint,
             sit: sb.sit,
             nat: sb.nat,
@@ -105,9 +105,9 @@ impl Geometry {
 
     /// Address of one of the two copies of a SIT block: the copies are the two halves of the area.
     #[must_use]
-    pub fn sit_block(&self, index: u32, second: bool) -> BlockAddr {
+    pub fn sit_block(&self, index: u32, copy: TableCopy) -> BlockAddr {
         let half = self.sit.segments / 2 * BLOCKS_PER_SEGMENT;
-        BlockAddr(self.sit.start.0 + index + if second { half } else { 0 })
+        BlockAddr(self.sit.start.0 + index + if copy == TableCopy::Second { half } else { 0 })
     }
 
     /// Number of NAT blocks, in one copy.
@@ -118,9 +118,10 @@ impl Geometry {
 
     /// Address of one of the two copies of a NAT block: the copies alternate segment by segment.
     #[must_use]
-    pub fn nat_block(&self, index: u32, second: bool) -> BlockAddr {
+    pub fn nat_block(&self, index: u32, copy: TableCopy) -> BlockAddr {
         let base = 2 * index - index % BLOCKS_PER_SEGMENT;
-        BlockAddr(self.nat.start.0 + base + if second { BLOCKS_PER_SEGMENT } else { 0 })
+        let half = if copy == TableCopy::Second { BLOCKS_PER_SEGMENT } else { 0 };
+        BlockAddr(self.nat.start.0 + base + half)
     }
 
     /// The first nid that has no entry in the NAT.
@@ -142,8 +143,9 @@ impl Geometry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::superblock::Features;
 
-    fn geometry(block_size: BlockSize, packed: bool) -> Geometry {
+    fn geometry(block_size: BlockSize, features: Features) -> Geometry {
         let area = |start: u32, segments| Area { start: BlockAddr(start), segments };
         Geometry {
             block_size,
@@ -151,7 +153,7 @@ mod tests {
             sections: 50,
             segments_per_section: 2,
             sections_per_zone: 1,
-            summary: Layout::new(block_size, packed),
+            summary: Layout::new(block_size, features),
             checkpoint: area(512, 2),
             sit: area(1536, 4),
             nat: area(3584, 8),
@@ -162,19 +164,19 @@ mod tests {
 
     #[test]
     fn sit_copies_are_halves_and_nat_copies_alternate() {
-        let g = geometry(BlockSize::B4K, false);
-        assert_eq!(g.sit_block(3, false), BlockAddr(1539));
-        assert_eq!(g.sit_block(3, true), BlockAddr(1539 + 1024));
-        assert_eq!(g.nat_block(511, false), BlockAddr(3584 + 511));
-        assert_eq!(g.nat_block(511, true), BlockAddr(3584 + 1023));
-        assert_eq!(g.nat_block(512, false), BlockAddr(3584 + 1024));
-        assert_eq!(g.nat_block(513, true), BlockAddr(3584 + 1537));
+        let g = geometry(BlockSize::B4K, Features::default());
+        assert_eq!(g.sit_block(3, TableCopy::First), BlockAddr(1539));
+        assert_eq!(g.sit_block(3, TableCopy::Second), BlockAddr(1539 + 1024));
+        assert_eq!(g.nat_block(511, TableCopy::First), BlockAddr(3584 + 511));
+        assert_eq!(g.nat_block(511, TableCopy::Second), BlockAddr(3584 + 1023));
+        assert_eq!(g.nat_block(512, TableCopy::First), BlockAddr(3584 + 1024));
+        assert_eq!(g.nat_block(513, TableCopy::Second), BlockAddr(3584 + 1537));
         assert_eq!(g.nids_end(), Nid(4 * 512 * 455));
     }
 
     #[test]
     fn main_addresses_and_segments_convert_both_ways() {
-        let g = geometry(BlockSize::B4K, false);
+        let g = geometry(BlockSize::B4K, Features::default());
         let addr = g.block(SegNo(7), 9);
         assert_eq!(addr, BlockAddr(8704 + 7 * 512 + 9));
         assert_eq!(g.position(addr), (SegNo(7), 9));
@@ -188,7 +190,13 @@ mod tests {
 
     #[test]
     fn packed_summaries_share_a_block() {
-        assert_eq!(geometry(BlockSize::B16K, false).summary_block(SegNo(6)), (BlockAddr(7686), 0));
-        assert_eq!(geometry(BlockSize::B16K, true).summary_block(SegNo(6)), (BlockAddr(7681), 8192));
+        assert_eq!(
+            geometry(BlockSize::B16K, Features::default()).summary_block(SegNo(6)),
+            (BlockAddr(7686), 0)
+        );
+        assert_eq!(
+            geometry(BlockSize::B16K, Features::PACKED_SSA).summary_block(SegNo(6)),
+            (BlockAddr(7681), 8192)
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Geometry, Io};
+use super::{Geometry, Io, Options};
 use crate::{
     Error, Place, Result,
     format::{
@@ -27,7 +27,7 @@ pub(crate) fn read_newest_pack(
     io: &Io,
     geometry: &Geometry,
     sb: &Superblock,
-    read_only: bool,
+    options: &Options,
 ) -> Result<(u8, Vec<u8>)> {
     let at = Place::Checkpoint;
     let start = |pack: u8| -> Result<PackStart> {
@@ -51,7 +51,7 @@ pub(crate) fn read_newest_pack(
     };
     let starts = [0, 1].map(start);
     let [first, second] = match starts {
-        [Err(error), _] | [_, Err(error)] if !read_only => return Err(error),
+        [Err(error), _] | [_, Err(error)] if !options.read_only => return Err(error),
         starts => starts,
     };
     let version = |start: &Result<PackStart>| start.as_ref().ok().map(|start| start.version);
@@ -61,7 +61,7 @@ pub(crate) fn read_newest_pack(
         false => ((0, first), (1, second)),
     };
     match whole(newer.0, newer.1) {
-        Err(error @ Error::Io { .. }) if !read_only => Err(error),
+        Err(error @ Error::Io { .. }) if !options.read_only => Err(error),
         Err(error) => whole(other.0, other.1).map_err(|_| error),
         pack => pack,
     }

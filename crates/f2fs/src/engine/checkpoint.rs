@@ -167,13 +167,7 @@ impl Engine {
         let pack = 1 - self.disk().pack();
         let orphans: Vec<Ino> = self.orphans().iter().copied().collect();
         let mut next = self.disk().checkpoint().clone();
-        let kept = Flags(self.disk().checkpoint().flags.0 & KEPT.0);
-        next.flags = kept
-            .set(Flags::QUOTA_NEED_FSCK, self.nodes().quota_needs_fsck())
-            .set(Flags::FSCK, kept.has(Flags::FSCK) || self.io().met_damage())
-            .set(Flags::UMOUNT, reason == Reason::Unmount)
-            .set(Flags::ORPHAN_PRESENT, !orphans.is_empty())
-            .set(Flags::CRC_RECOVERY, true);
+        next.flags = self.next_flags(reason);
         next.version = CheckpointVer(self.disk().checkpoint().version.0.wrapping_add(1));
         self.segments_mut().describe(&mut next)?;
         next.next_free_nid = self.nodes().next_free_nid();
@@ -190,7 +184,9 @@ impl Engine {
             Reason::Unmount => NodeSummaries::Included,
         };
         let (compact, summaries) = self.segments().encode_summaries(&journals.0, &journals.1, nodes);
-        next.flags = next.flags.set(Flags::COMPACT_SUM, compact);
+        if compact {
+            next.flags = next.flags.with(Flags::COMPACT_SUM);
+        }
         let summary_blocks = (summaries.len() / size.bytes()) as u32;
         next.pack_blocks = next.summaries_start + summary_blocks + (FIXED_BLOCKS - 1);
         assert!(next.pack_blocks <= BLOCKS_PER_SEGMENT, "a pack of {} blocks", next.pack_blocks);
@@ -203,6 +199,22 @@ impl Engine {
         self.io().write(start, at, &bytes)?;
         let last_addr = BlockAddr(start.0 + next.pack_blocks - 1);
         Ok(Prepared { next, last, last_addr, at, nat, sit })
+    }
+
+    /// The flags of the next checkpoint, except that for compact summaries.
+    fn next_flags(&self, reason: Reason) -> Flags {
+        let kept = Flags(self.disk().checkpoint().flags.0 & KEPT.0);
+        let conditions = [
+            (Flags::QUOTA_NEED_FSCK, self.nodes().quota_needs_fsck()),
+            (Flags::FSCK, kept.has(Flags::FSCK) || self.io().met_damage()),
+            (Flags::UMOUNT, reason == Reason::Unmount),
+            (Flags::ORPHAN_PRESENT, !self.orphans().is_empty()),
+            (Flags::CRC_RECOVERY, true),
+        ];
+        conditions.into_iter().fold(kept, |flags, (flag, holds)| match holds {
+            true => flags.with(flag),
+            false => flags.without(flag),
+        })
     }
 
     /// Completes a checkpoint after its last block was written: switches packs and resets the changes since

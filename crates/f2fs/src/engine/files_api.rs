@@ -14,6 +14,15 @@ use crate::{
     units::{BlockAddr, Ino},
 };
 
+/// The handling of mtime and ctime when data is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stamp {
+    /// The write sets them.
+    Now,
+    /// The caller sets them later.
+    ByCaller,
+}
+
 impl Engine {
     /// Returns the run that starts at `block` and ends at `limit` at the latest. Blocks beyond the
     /// addressable range are a hole.
@@ -122,7 +131,7 @@ impl Engine {
             return Err(Error::NotPermitted);
         }
         drop(inode);
-        self.put(ino, offset, data, true)
+        self.put(ino, offset, data, Stamp::Now)
     }
 
     /// Writes cached data to a regular file, for a program that may have opened it before it became
@@ -134,15 +143,23 @@ impl Engine {
     pub fn overwrite_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         self.begin()?;
         drop(self.files().writable_file(ino)?);
-        self.put(ino, offset, data, !self.options().cache_has_times)
+        self.put(ino, offset, data, self.stamp_of_cache())
     }
 
-    fn put(&mut self, ino: Ino, offset: u64, data: &[u8], stamps: bool) -> Result<()> {
+    /// The handling of the times when cached data is written.
+    fn stamp_of_cache(&self) -> Stamp {
+        if self.options().cache_has_times { Stamp::ByCaller } else { Stamp::Now }
+    }
+
+    fn put(&mut self, ino: Ino, offset: u64, data: &[u8], stamp: Stamp) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
         self.write_pieces(ino, offset, data)?;
-        if stamps { self.files_mut().stamp(ino) } else { Ok(()) }
+        match stamp {
+            Stamp::Now => self.files_mut().stamp(ino),
+            Stamp::ByCaller => Ok(()),
+        }
     }
 
     /// Writes to a regular file in pieces, between which a checkpoint frees space. If not all of it fits,
@@ -186,7 +203,7 @@ impl Engine {
             changes |= new != old;
             *new = *old;
         }
-        self.put(ino, offset, &merged, !self.options().cache_has_times)?;
+        self.put(ino, offset, &merged, self.stamp_of_cache())?;
         if changes { Err(Error::NotPermitted) } else { Ok(()) }
     }
 

@@ -17,7 +17,7 @@ use crate::{
     },
     names::ENTRY_BLOCKS,
     nodes::{Change, Marks},
-    segments::log_for,
+    segments::log_for_node,
     units::{Ino, Nid},
 };
 
@@ -139,7 +139,10 @@ impl Engine {
     pub(super) fn write_mark(&mut self, last: LastNode) -> Result<PendingSync> {
         let LastNode { ino, nid, is_new } = last;
         self.nodes_mut().write_node(nid, Marks { fsync: true, dentry: nid == ino.into() && is_new })?;
-        self.nodes_mut().since_checkpoint_mut().note_mark(ino, is_new);
+        if is_new {
+            self.nodes_mut().since_checkpoint_mut().note_named(ino);
+        }
+        self.nodes_mut().since_checkpoint_mut().note_mark(ino);
         self.flush_logs()
     }
 
@@ -183,7 +186,7 @@ impl Engine {
         let head = inode.head();
         let parent = Ino(head.pino.get());
         let since = self.nodes().since_checkpoint();
-        let log = log_for(self.options().active_logs, SegmentType::WarmNode, false);
+        let log = log_for_node(self.options().active_logs, SegmentType::WarmNode);
         // Recovery enters names into directories, which may need new blocks for them.
         let names_blocks = (since.named_count() as u64 + 1) * ENTRY_BLOCKS;
         Ok(inode.file_type() != FileType::Regular

@@ -12,7 +12,7 @@ use crate::{
     disk::{Access, Disk},
     files::Files,
     format::{
-        FileType,
+        FileType, TableCopy,
         checkpoint::{Checkpoint, Flags, HEAD_BYTES, LogPosition},
         nat::{self, NatEntry},
         sit::SegmentType,
@@ -76,7 +76,7 @@ impl Engine {
                 NatEntry { version: 0, ino: Ino(ino), addr: BlockAddr(1) },
             );
         }
-        segments.disk().io().write(geometry.nat_block(0, false), Place::Nat(Nid(1)), &first)?;
+        segments.disk().io().write(geometry.nat_block(0, TableCopy::First), Place::Nat(Nid(1)), &first)?;
         Ok(Engine::new(Names::new(Files::new(Nodes::new(segments, Vec::new())?), BTreeSet::new())))
     }
 
@@ -127,7 +127,7 @@ impl Engine {
 
 /// The checkpoint that precedes the first one.
 fn empty_checkpoint(blank: &Blank, superblock: &Superblock) -> Checkpoint {
-    let flags = Flags::default().set(Flags::LARGE_NAT_BITMAP, blank.large_nat_bitmap);
+    let flags = if blank.large_nat_bitmap { Flags::LARGE_NAT_BITMAP } else { Flags::default() };
     let checksum_offset = match blank.large_nat_bitmap {
         true => HEAD_BYTES as u32,
         false => superblock.block_size.bytes() as u32 - 4,

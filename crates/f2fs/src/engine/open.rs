@@ -52,7 +52,7 @@ impl Engine {
         let (superblock, _) = read_superblock(&*device, device.geometry().size_bytes)?;
         let geometry = Geometry::of(&superblock);
         let io = Io::new(device, superblock.block_size);
-        let (pack, bytes) = read_newest_pack(&io, &geometry, &superblock, options.read_only)?;
+        let (pack, bytes) = read_newest_pack(&io, &geometry, &superblock, &options)?;
         let head_bytes = superblock.block_size.bytes() * (1 + superblock.cp_payload as usize);
         let checkpoint = Checkpoint::check(&bytes[..head_bytes.min(bytes.len())], &superblock, pack)?;
         let tail = PackTail::parse(&bytes, &geometry, &superblock, pack, &checkpoint)?;

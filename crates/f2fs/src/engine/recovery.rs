@@ -44,10 +44,14 @@ struct Chain {
 }
 
 impl Chain {
-    fn need(&mut self, (segment, offset): (SegNo, u16), is_node: bool) {
+    fn need(&mut self, (segment, offset): (SegNo, u16)) -> &mut Needed {
         let needed = self.needed.entry(segment).or_insert(Needed { map: [0; 64], has_nodes: false });
-        bits::set_msb(&mut needed.map, usize::from(offset), true);
-        needed.has_nodes |= is_node;
+        bits::set_msb(&mut needed.map, usize::from(offset));
+        needed
+    }
+
+    fn need_node(&mut self, position: (SegNo, u16)) {
+        self.need(position).has_nodes = true;
     }
 }
 
@@ -89,7 +93,7 @@ impl Engine {
                         only for reading";
             return Err(Error::Invalid(what.into()));
         }
-        let chain = self.wanted_chain(has_chain)?;
+        let chain = if has_chain { self.read_chain()? } else { Chain::default() };
         let is_clean =
             self.disk().checkpoint().flags.has(Flags::UMOUNT) && self.orphans().is_empty() && !has_chain;
         if chain.addrs.is_empty() && !is_clean {
@@ -101,7 +105,8 @@ impl Engine {
 
     /// Recovers in memory only, without writing to the device.
     pub(super) fn recover_in_memory(&mut self) -> Result<()> {
-        let chain = self.wanted_chain(self.has_chain()?)?;
+        let is_wanted = self.has_chain()? && self.options().roll_forward;
+        let chain = if is_wanted { self.read_chain()? } else { Chain::default() };
         let reason = self.read_only_reason().unwrap_or_default().to_owned();
         // What this recovery frees is free in memory only. The device must keep it.
         self.discards().close();
@@ -109,13 +114,6 @@ impl Engine {
         self.take_over(&chain)?;
         self.disk_mut().refuse_changes(reason);
         Ok(())
-    }
-
-    fn wanted_chain(&self, has_chain: bool) -> Result<Chain> {
-        match self.options().roll_forward && has_chain {
-            true => self.read_chain(),
-            false => Ok(Chain::default()),
-        }
     }
 
     /// Recovers a chain, removes orphans, and writes a checkpoint if there was anything to do.
@@ -168,7 +166,7 @@ impl Engine {
         while seen.insert(addr) {
             let Some(node) = self.chain_node(addr)? else { break };
             let footer = node.footer();
-            chain.need(self.geometry().position(addr), true);
+            chain.need_node(self.geometry().position(addr));
             let holds_addrs = match NodeKind::of(self.geometry().block_size, footer.offset) {
                 Some(NodeKind::Inode) => has_map(&node),
                 Some(NodeKind::Direct { .. }) => true,
@@ -176,7 +174,9 @@ impl Engine {
             };
             if holds_addrs {
                 let named = node.addrs(0..node.addr_count()).filter(|addr| self.geometry().in_main(*addr));
-                named.for_each(|addr| chain.need(self.geometry().position(addr), false));
+                for addr in named {
+                    chain.need(self.geometry().position(addr));
+                }
             }
             self.note_mark(&mut chain, &node, footer)?;
             chain.addrs.push(addr);
@@ -184,7 +184,7 @@ impl Engine {
         }
         if self.geometry().in_main(addr) {
             // A node at this address would be taken for a part of the chain.
-            chain.need(self.geometry().position(addr), true);
+            chain.need_node(self.geometry().position(addr));
         }
         Ok(chain)
     }
@@ -255,8 +255,7 @@ impl Engine {
     /// Creates a file that is not in the checkpoint, without content and without a name.
     fn recover_birth(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
         let mut node = from.clone();
-        let has_map = has_map(&node);
-        clear_content(&mut node, has_map);
+        clear_content(&mut node);
         let head = node.head_mut();
         head.size.set(0);
         head.blocks.set(1);

@@ -4,7 +4,7 @@ use super::{Files, map_write::Slot};
 use crate::{
     Error, Place, Result,
     format::{inode::inline, node::NodeBlock, node_path::NodeKind, sit::SegmentType, summary::Owner},
-    segments::log_for,
+    segments::log_for_data,
     units::{BlockAddr, Ino, SegNo},
 };
 
@@ -24,7 +24,7 @@ impl Files {
         if inode.has_inline(inline::PIN) {
             return Ok(false);
         }
-        let kind = log_for(self.options().active_logs, SegmentType::ColdData, inode.is_directory());
+        let kind = log_for_data(self.options().active_logs, SegmentType::ColdData, inode.file_type());
         // Blocks of a compressed cluster move as they are, even if dirty pages are about to replace them.
         let page = self.pages.get(ino, block).filter(|_| inode.compression().is_none());
         let slot = Slot { nid: owner.nid, index, left: 1 };

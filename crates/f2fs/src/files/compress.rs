@@ -24,6 +24,24 @@ use crate::{
     units::{BlockAddr, Ino},
 };
 
+/// The storage of a file's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// In clusters that are compressed.
+    Compressed,
+    /// Uncompressed, whatever the directory or the name says.
+    Plain,
+}
+
+/// The blocks that compression saves in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SavedBlocks {
+    /// They stay reserved for the file.
+    Reserved,
+    /// They are free for other files.
+    Released,
+}
+
 /// The form in which a cluster is stored.
 enum Stored<'a> {
     Plain(&'a [u8]),
@@ -273,7 +291,7 @@ impl Files {
 
     /// Releases the blocks that compression saves in a file, and returns their number.
     pub(crate) fn release_saved(&mut self, ino: Ino) -> Result<u64> {
-        self.compressed_file(ino, false)?;
+        self.compressed_file(ino, SavedBlocks::Reserved)?;
         for block in self.pages.blocks_of(ino, 0, u64::MAX) {
             self.write_cluster(ino, block)?;
         }
@@ -301,7 +319,7 @@ impl Files {
 
     /// Reserves the blocks again that [`release_saved`](Self::release_saved) released, and returns their number.
     pub(crate) fn reserve_saved(&mut self, ino: Ino) -> Result<u64> {
-        self.compressed_file(ino, true)?;
+        self.compressed_file(ino, SavedBlocks::Released)?;
         let clusters = self.compressed_clusters(ino)?;
         let mut wanted = 0;
         for slot in &clusters {
@@ -359,7 +377,7 @@ impl Files {
             let what = format!("clusters of 2^{log_cluster_blocks} blocks, must be 2^2 to 2^8");
             return Err(Error::Invalid(what.into()));
         }
-        self.compressed_file(ino, false)?;
+        self.compressed_file(ino, SavedBlocks::Reserved)?;
         let inode = self.nodes.inode(ino)?;
         let settings = inode.compression().expect("it was just looked at");
         if has_blocks(&inode) {
@@ -377,16 +395,19 @@ impl Files {
     /// Makes a file compressed or plain, or sets that for new entries of a directory (Linux,
     /// `f2fs_setflags_common`). The caller has [checked](Self::check_compression_flags) that the inode can be
     /// changed so.
-    pub(crate) fn set_compressed(&mut self, ino: Ino, compressed: bool) -> Result<()> {
+    pub(crate) fn set_storage(&mut self, ino: Ino, storage: Storage) -> Result<()> {
         let usual = self.options().compression;
         let inode = self.nodes.inode_mut(ino)?;
         if inode.has_inline(inline::DATA) {
             inode.inline_area_mut().fill(0);
             inode.head_mut().inline &= !inline::DATA;
         }
-        inode.set_compression(compressed.then_some(usual));
-        if !compressed {
-            inode.head_mut().inline &= !inline::COMPRESS_RELEASED;
+        match storage {
+            Storage::Compressed => inode.set_compression(Some(usual)),
+            Storage::Plain => {
+                inode.set_compression(None);
+                inode.head_mut().inline &= !inline::COMPRESS_RELEASED;
+            }
         }
         Ok(())
     }
@@ -420,9 +441,9 @@ impl Files {
         Ok(())
     }
 
-    /// Returns `Some(true)` if a new file or directory is compressed, and `Some(false)` if it must never be
-    /// compressed (Linux, `set_compress_new_inode`).
-    pub(crate) fn inherits_compression(&self, dir: &NodeBlock, kind: FileType, name: &[u8]) -> Option<bool> {
+    /// Returns the storage that its directory or its name demands for a new file or directory (Linux,
+    /// `set_compress_new_inode`).
+    pub(crate) fn inherited_storage(&self, dir: &NodeBlock, kind: FileType, name: &[u8]) -> Option<Storage> {
         if !self.disk().node_format().features.has(Features::COMPRESSION) {
             return None;
         }
@@ -433,19 +454,18 @@ impl Files {
             FileType::Regular if name.is_empty() => return None,
             FileType::Regular if listed(&self.disk().superblock().hot_extensions) => return None,
             FileType::Regular if listed(&options.plain_extensions) => return None,
-            FileType::Regular if listed(&options.compressed_extensions) => return Some(true),
+            FileType::Regular if listed(&options.compressed_extensions) => return Some(Storage::Compressed),
             FileType::Regular | FileType::Directory => {}
             _ => return None,
         }
         if dir.has_flag(flag::NOCOMPRESS) {
-            return Some(false);
+            return Some(Storage::Plain);
         }
-        dir.has_flag(flag::COMPRESS).then_some(true)
+        dir.has_flag(flag::COMPRESS).then_some(Storage::Compressed)
     }
 
-    /// Checks that an inode is a compressed file that may be changed, and that its saved blocks are released
-    /// or not, as `released` demands.
-    fn compressed_file(&self, ino: Ino, released: bool) -> Result<()> {
+    /// Checks that an inode is a compressed file that may be changed, and that its saved blocks are as `saved` demands.
+    fn compressed_file(&self, ino: Ino, saved: SavedBlocks) -> Result<()> {
         let inode = self.nodes.inode(ino)?;
         if !self.disk().node_format().features.has(Features::COMPRESSION) {
             return Err(Error::Unsupported("compression without the feature".into()));
@@ -456,7 +476,8 @@ impl Files {
         if inode.has_flag(flag::IMMUTABLE) || inode.has_advise(advise::VERITY) {
             return Err(Error::NotPermitted);
         }
-        if inode.compression().is_none() || inode.has_inline(inline::COMPRESS_RELEASED) != released {
+        let is_released = inode.has_inline(inline::COMPRESS_RELEASED);
+        if inode.compression().is_none() || is_released != (saved == SavedBlocks::Released) {
             return Err(Error::Invalid("the file is not compressed, or its blocks are released".into()));
         }
         Ok(())

@@ -9,6 +9,7 @@ use super::Files;
 use crate::{
     Error, Place, Result,
     format::{
+        FileType,
         inode::{advise, raw::Extent},
         node::NodeBlock,
         node_path::{NodePath, Step},
@@ -16,7 +17,7 @@ use crate::{
         summary::Owner,
     },
     nodes::Change,
-    segments::{OldBlock, log_for},
+    segments::{OldBlock, log_for_data},
     units::{BlockAddr, Ino, Nid},
 };
 
@@ -57,7 +58,7 @@ impl Files {
             return Ok(slot);
         }
         let inode = self.nodes.inode(ino)?;
-        let (layout, cold) = (inode.layout(), !inode.is_directory());
+        let (layout, kind) = (inode.layout(), inode.file_type());
         drop(inode);
         let path = NodePath::of(&layout, block).ok_or(Error::FileTooLarge)?;
         let mut at = Nid::from(ino);
@@ -66,7 +67,7 @@ impl Files {
             let mut child = node.child(step.child);
             drop(node);
             if child == Nid::NULL {
-                child = self.nodes.add_child_node(ino, step.offset, cold)?;
+                child = self.nodes.add_child_node(ino, step.offset, kind)?;
                 self.nodes.node_mut(at)?.set_child(step.child, child);
                 self.add_blocks(ino, 1)?;
             } else {
@@ -311,16 +312,16 @@ impl Files {
     /// which are fsynced often. If a zone has several sections, an fsync puts data beside its nodes, so hot
     /// files use the warm data log as well.
     pub(crate) fn log_of_data(&self, inode: &NodeBlock) -> SegmentType {
-        let directory = inode.is_directory();
+        let kind = inode.file_type();
         let hot = inode.has_advise(advise::HOT) && self.geometry().sections_per_zone == 1;
-        let best = if directory || hot {
+        let best = if kind == FileType::Directory || hot {
             SegmentType::HotData
         } else if inode.has_advise(advise::COLD) || inode.compression().is_some() {
             SegmentType::ColdData
         } else {
             SegmentType::WarmData
         };
-        log_for(self.options().active_logs, best, directory)
+        log_for_data(self.options().active_logs, best, kind)
     }
 }
 

@@ -19,6 +19,7 @@ mod write_through;
 
 use rustc_hash::FxHashSet;
 
+pub(crate) use compress::Storage;
 pub(crate) use map::Unmapped;
 pub use map::{Cluster, Run};
 pub(crate) use map_write::Slot;

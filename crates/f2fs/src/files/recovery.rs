@@ -55,7 +55,7 @@ impl Files {
         }
         let slot = self.make_slot(ino, block)?;
         if to.is_real() {
-            self.take_recovered(ino, block, slot, to, now == BlockAddr::NULL)?;
+            self.take_recovered(ino, block, slot, now, to)?;
         } else if to != BlockAddr::NEW {
             return Err(Error::corrupt(
                 Place::File(ino, block),
@@ -68,14 +68,14 @@ impl Files {
         self.add_blocks(ino, 1)
     }
 
-    /// Assigns a block written after the checkpoint to a file.
+    /// Assigns a block written after the checkpoint, `addr`, to a file that has `old` in its place.
     fn take_recovered(
         &mut self,
         ino: Ino,
         block: u64,
         slot: Slot,
+        old: BlockAddr,
         addr: BlockAddr,
-        is_new: bool,
     ) -> Result<()> {
         if !self.geometry().in_main(addr) {
             return Err(Error::corrupt(Place::File(ino, block), format!("{addr} is not in the main area")));
@@ -90,7 +90,7 @@ impl Files {
             }
         }
         let kind = match entry.valid_blocks {
-            0 if is_new => SegmentType::ColdData,
+            0 if old == BlockAddr::NULL => SegmentType::ColdData,
             0 => SegmentType::WarmData,
             _ if entry.kind.is_node() => {
                 let what = format!("{addr} is in a segment of nodes");
@@ -163,8 +163,8 @@ pub(crate) fn has_map(node: &NodeBlock) -> bool {
 }
 
 /// Removes the content of an inode block.
-pub(crate) fn clear_content(node: &mut NodeBlock, has_map: bool) {
-    if has_map {
+pub(crate) fn clear_content(node: &mut NodeBlock) {
+    if has_map(node) {
         for index in 0..node.addr_count() {
             node.set_addr(index, BlockAddr::NULL);
         }

@@ -150,10 +150,16 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// The set with the bits of `other` set or cleared.
+    /// The set with the bits of `other`.
     #[must_use]
-    pub const fn set(self, other: Flags, on: bool) -> Flags {
-        Flags(if on { self.0 | other.0 } else { self.0 & !other.0 })
+    pub const fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+
+    /// The set without the bits of `other`.
+    #[must_use]
+    pub const fn without(self, other: Flags) -> Flags {
+        Flags(self.0 & !other.0)
     }
 
     /// Names of the flags that are set and have one.
@@ -625,7 +631,8 @@ mod tests {
                 [(4, 0, false), (100, 1, false), (100, 2, true), (4, 0, true)]
             {
                 let sb = superblock(size, nat_segments, payload);
-                let mut written = checkpoint(&sb, CLEAN.set(Flags::LARGE_NAT_BITMAP, large));
+                let mut written =
+                    checkpoint(&sb, if large { CLEAN.with(Flags::LARGE_NAT_BITMAP) } else { CLEAN });
                 let bytes = written.encode(&sb);
                 assert_eq!(Checkpoint::check(&bytes, &sb, 1).unwrap(), written);
                 let sit = written.sit_bitmap.len();
@@ -642,7 +649,7 @@ mod tests {
     #[test]
     fn the_checksum_continues_after_its_own_bytes() {
         let sb = superblock(BlockSize::B4K, 4, 0);
-        let mut bytes = checkpoint(&sb, CLEAN.set(Flags::LARGE_NAT_BITMAP, true)).encode(&sb);
+        let mut bytes = checkpoint(&sb, CLEAN.with(Flags::LARGE_NAT_BITMAP)).encode(&sb);
         assert!(PackEnd::check(&bytes, sb.block_size, 0).is_ok());
         bytes[4095] ^= 1;
         assert!(PackEnd::check(&bytes, sb.block_size, 0).is_err());
@@ -714,7 +721,7 @@ mod tests {
         cp.encode(&sb);
         assert_eq!(cp.node_version(), 17 | u64::from(cp.crc) << 32);
         assert!(cp.is_written_after(cp.node_version()) && !cp.is_written_after(17));
-        cp.flags = Flags::UMOUNT.set(Flags::NOCRC_RECOVERY, true);
+        cp.flags = Flags::UMOUNT.with(Flags::NOCRC_RECOVERY);
         assert!(cp.is_written_after(17 | 9 << 32) && !cp.is_written_after(18));
     }
 }

@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 
 use super::{
     FileType, NAME_MAX,
-    bits::{lsb, set_lsb},
+    bits::{clear_lsb, lsb, set_lsb},
     block_size::{DENTRY_BYTES, NAME_SLOT_BYTES},
 };
 use crate::{Error, Place, Result, units::Ino};
@@ -218,7 +218,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
             assert!(used < self.division.slots && !self.is_used(used), "slot {used} is not free");
         }
         for used in slot..slot + count {
-            self.mark(used, true);
+            self.mark_used(used);
             // No reader may take a continued slot for an entry.
             self.raw_mut(used).name_len.set(0);
         }
@@ -249,7 +249,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
     pub fn remove(&mut self, slot: usize) -> Result<()> {
         let count = self.entry(slot)?.map_or(1, |entry| slots_for(entry.name.len()));
         for freed in slot..slot + count {
-            self.mark(freed, false);
+            self.mark_free(freed);
         }
         Ok(())
     }
@@ -268,7 +268,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
         let (to, from) = (self.division, other.division);
         assert!(from.slots <= to.slots, "{} slots do not fit into {}", from.slots, to.slots);
         for slot in 0..to.slots {
-            self.mark(slot, other.is_used(slot));
+            match other.is_used(slot) {
+                true => self.mark_used(slot),
+                false => self.mark_free(slot),
+            }
         }
         let (bytes, source) = (self.bytes.as_mut(), other.bytes.as_ref());
         let dentries = from.slots * DENTRY_BYTES;
@@ -279,9 +282,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
             .copy_from_slice(&source[from.names_at..from.names_at + names]);
     }
 
-    fn mark(&mut self, slot: usize, used: bool) {
+    fn mark_used(&mut self, slot: usize) {
         let bitmap = self.division.bitmap_bytes;
-        set_lsb(&mut self.bytes.as_mut()[..bitmap], slot, used);
+        set_lsb(&mut self.bytes.as_mut()[..bitmap], slot);
+    }
+
+    fn mark_free(&mut self, slot: usize) {
+        let bitmap = self.division.bitmap_bytes;
+        clear_lsb(&mut self.bytes.as_mut()[..bitmap], slot);
     }
 
     fn raw_mut(&mut self, slot: usize) -> &mut raw::Dentry {

@@ -265,8 +265,9 @@ impl NodeBlock {
         inline: u8,
         inline_xattr_words: u16,
     ) -> NodeBlock {
-        let directory = FileType::from_mode(mode) == Some(FileType::Directory);
-        let mut node = NodeBlock::new(format, ino.into(), ino, 0, !directory);
+        let kind = FileType::from_mode(mode).unwrap_or(FileType::Regular);
+        let directory = kind == FileType::Directory;
+        let mut node = NodeBlock::new(format, ino.into(), ino, 0, kind);
         let extra = format.features.has(Features::EXTRA_ATTR);
         let head = node.head_mut();
         head.mode.set(mode);

@@ -36,12 +36,14 @@ pub mod quota;
 pub mod sit;
 pub mod summary;
 pub mod superblock;
+mod table_copy;
 pub mod xattr;
 mod zstd;
 
 pub use block_size::BlockSize;
 pub use file_type::FileType;
 pub use node::NodeBlock;
+pub use table_copy::TableCopy;
 
 /// Blocks in a segment, fixed by the format: the kernel refuses any other `log_blocks_per_seg` than 9.
 pub const BLOCKS_PER_SEGMENT: u32 = 512;

@@ -9,7 +9,7 @@ use std::fmt;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
-    BlockSize,
+    BlockSize, FileType,
     block_size::{INODE_NIDS, NODE_FOOTER_BYTES},
     crc::crc,
     superblock::{Features, Superblock},
@@ -189,15 +189,15 @@ impl NodeBlock {
     }
 
     /// Makes a node without content: direct, indirect or xattr node `nid` at `offset` in the file of `ino`.
-    /// `cold` is true for every kind of file except directories.
+    /// `kind` is the type of that file.
     #[must_use]
-    pub fn new(format: NodeFormat, nid: Nid, ino: Ino, offset: u32, cold: bool) -> NodeBlock {
+    pub fn new(format: NodeFormat, nid: Nid, ino: Ino, offset: u32, kind: FileType) -> NodeBlock {
         let bytes = vec![0; format.block_size.bytes()].into_boxed_slice();
         let mut node = NodeBlock { bytes, format };
         node.set_footer(NodeFooter {
             nid,
             ino,
-            cold,
+            cold: kind != FileType::Directory,
             fsync: false,
             dentry: false,
             offset,
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn the_footer_is_the_last_24_bytes() {
         for size in [BlockSize::B4K, BlockSize::B16K] {
-            let mut node = NodeBlock::new(format(size), Nid(9), Ino(4), XATTR_NODE_OFFSET, true);
+            let mut node = NodeBlock::new(format(size), Nid(9), Ino(4), XATTR_NODE_OFFSET, FileType::Regular);
             let mut footer = node.footer();
             footer.fsync = true;
             footer.cp_ver = 0x1122_3344_5566_7788;
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn addresses_and_children_of_a_node_fill_it_up_to_the_footer() {
         for (size, words) in [(BlockSize::B4K, 1018), (BlockSize::B16K, 4090)] {
-            let mut node = NodeBlock::new(format(size), Nid(9), Ino(4), 1, false);
+            let mut node = NodeBlock::new(format(size), Nid(9), Ino(4), 1, FileType::Directory);
             assert_eq!((node.addr_count(), node.child_count()), (words, words));
             let footer = node.footer();
             node.set_addr(words - 1, BlockAddr::NEW);
@@ -400,15 +400,15 @@ mod tests {
     #[test]
     fn a_footer_that_disagrees_is_corrupt() {
         let format = format(BlockSize::B4K);
-        let node = NodeBlock::new(format, Nid(9), Ino(4), 1, false);
+        let node = NodeBlock::new(format, Nid(9), Ino(4), 1, FileType::Directory);
         let check = |nid, ino| NodeBlock::check(format, node.bytes().into(), nid, ino, BlockAddr(5));
         assert!(check(Nid(9), Ino(4)).is_ok());
         let wrong_nid = check(Nid(8), Ino(4)).unwrap_err().to_string();
         assert_eq!(wrong_nid, "corrupt node 8 at block 5: the footer has node 9");
         assert!(check(Nid(9), Ino(5)).is_err());
-        let root = NodeBlock::new(format, Nid(9), Ino(4), 0, false);
+        let root = NodeBlock::new(format, Nid(9), Ino(4), 0, FileType::Directory);
         assert!(NodeBlock::check(format, root.bytes().into(), Nid(9), Ino(4), BlockAddr(5)).is_err());
-        let inode = NodeBlock::new(format, Nid(4), Ino(4), 1, false);
+        let inode = NodeBlock::new(format, Nid(4), Ino(4), 1, FileType::Directory);
         assert!(NodeBlock::check(format, inode.bytes().into(), Nid(4), Ino(4), BlockAddr(5)).is_err());
     }
 }

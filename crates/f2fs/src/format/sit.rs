@@ -151,8 +151,8 @@ mod tests {
     fn the_map_counts_from_the_most_significant_bit() {
         let mut entry =
             SitEntry { kind: SegmentType::ColdNode, valid_blocks: 2, mtime: 5, ..SitEntry::EMPTY };
-        set_msb(&mut entry.map, 0, true);
-        set_msb(&mut entry.map, 511, true);
+        set_msb(&mut entry.map, 0);
+        set_msb(&mut entry.map, 511);
         let bytes = entry.to_bytes();
         assert_eq!((bytes[0], bytes[1], bytes[2], bytes[65]), (2, 5 << 2, 0x80, 0x01));
         assert_eq!(SitEntry::check(&bytes, SegNo(3)).unwrap(), entry);

@@ -9,7 +9,8 @@
 use super::{
     BLOCKS_PER_SEGMENT, BlockSize,
     nat::{self, NatEntry},
-    sit::{self, SitEntry},
+    sit::{self, SegmentType, SitEntry},
+    superblock::Features,
 };
 use crate::{
     Error, Place, Result,
@@ -64,10 +65,11 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of a volume.
+    /// The layout of a volume with these features.
     #[must_use]
-    pub fn new(block: BlockSize, packed: bool) -> Layout {
-        Layout { block, bytes: if packed { 4096 } else { block.bytes() } }
+    pub fn new(block: BlockSize, features: Features) -> Layout {
+        let is_packed = features.has(Features::PACKED_SSA);
+        Layout { block, bytes: if is_packed { 4096 } else { block.bytes() } }
     }
 
     /// Bytes of a summary block.
@@ -124,16 +126,17 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The summary of an empty segment.
+    /// The summary of an empty segment of type `kind`.
     #[must_use]
-    pub fn empty(is_node: bool) -> Summary {
-        Summary { is_node, owners: Box::new([Owner::default(); ENTRIES]) }
+    pub fn empty(kind: SegmentType) -> Summary {
+        Summary { is_node: kind.is_node(), owners: Box::new([Owner::default(); ENTRIES]) }
     }
 
     /// Reads a summary block. Its journal is read with `Journal::parse_nat` or `Journal::parse_sit`.
     #[must_use]
     pub fn parse(block: &[u8], layout: Layout) -> Summary {
-        let mut summary = Summary::empty(block[layout.bytes - FOOTER_BYTES] == 1);
+        let is_node = block[layout.bytes - FOOTER_BYTES] == 1;
+        let mut summary = Summary { is_node, owners: Box::new([Owner::default(); ENTRIES]) };
         for (owner, bytes) in summary.owners.iter_mut().zip(block.chunks_exact(ENTRY_BYTES)) {
             *owner = Owner::parse(bytes);
         }
@@ -279,7 +282,7 @@ impl Compact {
         let journal = layout.journal_bytes();
         let mut slots = compact_slots(layout);
         let summaries = used.map(|used| {
-            let mut summary = Summary::empty(false);
+            let mut summary = Summary::empty(SegmentType::HotData);
             for (owner, at) in summary.owners.iter_mut().take(used).zip(&mut slots) {
                 *owner = Owner::parse(&blocks[at..at + ENTRY_BYTES]);
             }
@@ -326,7 +329,7 @@ mod tests {
     const B4K: BlockSize = BlockSize::B4K;
 
     fn summary(seed: u32) -> Summary {
-        let mut summary = Summary::empty(false);
+        let mut summary = Summary::empty(SegmentType::HotData);
         for (n, owner) in summary.owners.iter_mut().enumerate() {
             *owner = Owner { nid: Nid(seed + n as u32), version: seed as u8, offset: n as u16 };
         }
@@ -336,9 +339,9 @@ mod tests {
     #[test]
     fn sizes_match_the_format() {
         for (layout, sizes) in [
-            (Layout::new(B4K, false), [4096, 507, 38, 6, 439, 584]),
-            (Layout::new(BlockSize::B16K, false), [16384, 2043, 157, 26, 1756, 2339]),
-            (Layout::new(BlockSize::B16K, true), [4096, 507, 38, 6, 2195, 2339]),
+            (Layout::new(B4K, Features::default()), [4096, 507, 38, 6, 439, 584]),
+            (Layout::new(BlockSize::B16K, Features::default()), [16384, 2043, 157, 26, 1756, 2339]),
+            (Layout::new(BlockSize::B16K, Features::PACKED_SSA), [4096, 507, 38, 6, 2195, 2339]),
         ] {
             let (first, later) = layout.compact_entries();
             assert_eq!(
@@ -353,14 +356,16 @@ mod tests {
                 sizes
             );
         }
-        let layout = Layout::new(B4K, false);
+        let layout = Layout::new(B4K, Features::default());
         let blocks = [0, 439, 440, 1023, 1024].map(|entries| layout.compact_blocks(entries));
         assert_eq!(blocks, [1, 1, 2, 2, 3]);
     }
 
     #[test]
     fn the_full_form_survives_a_round_trip_with_its_journal() {
-        for layout in [Layout::new(B4K, false), Layout::new(BlockSize::B16K, false)] {
+        for layout in
+            [Layout::new(B4K, Features::default()), Layout::new(BlockSize::B16K, Features::default())]
+        {
             let entries: Vec<_> = (0..layout.nat_journal_entries() as u32)
                 .map(|n| (Nid(n + 4), NatEntry { version: 1, ino: Ino(n), addr: BlockAddr(n) }))
                 .collect();
@@ -377,7 +382,7 @@ mod tests {
 
     #[test]
     fn the_sit_journal_and_the_written_kilobytes_survive_a_round_trip() {
-        let layout = Layout::new(B4K, false);
+        let layout = Layout::new(B4K, Features::default());
         let entries: Vec<_> = (0..6).map(|n| (SegNo(n), SitEntry::EMPTY)).collect();
         let bytes = Journal::Sit(entries.clone()).encode(layout);
         assert_eq!(Journal::parse_sit(&bytes, layout, 0).unwrap(), entries);
@@ -386,7 +391,7 @@ mod tests {
 
     #[test]
     fn journal_counts_are_bounded() {
-        let layout = Layout::new(B4K, false);
+        let layout = Layout::new(B4K, Features::default());
         for (count, nat, sit) in
             [(6u16, true, true), (7, true, false), (39, false, false), (65535, false, false)]
         {
@@ -399,9 +404,11 @@ mod tests {
 
     #[test]
     fn the_compact_form_survives_a_round_trip() {
-        for layout in
-            [Layout::new(B4K, false), Layout::new(BlockSize::B16K, false), Layout::new(BlockSize::B16K, true)]
-        {
+        for layout in [
+            Layout::new(B4K, Features::default()),
+            Layout::new(BlockSize::B16K, Features::default()),
+            Layout::new(BlockSize::B16K, Features::PACKED_SSA),
+        ] {
             for used in [[0, 0, 0], [512, 3, 0], [100, 400, 512], [511, 511, 1]] {
                 let logs = [summary(1), summary(1000), summary(2000)];
                 let (nat, sit) = (
@@ -422,7 +429,7 @@ mod tests {
                 }
             }
         }
-        let layout = Layout::new(B4K, false);
+        let layout = Layout::new(B4K, Features::default());
         let at: Vec<usize> = compact_slots(layout).skip(438).take(2).collect();
         assert_eq!(at, [1014 + 438 * 7, 4096], "entry 440 begins the second block");
     }

@@ -154,7 +154,7 @@ impl Plan {
 }
 
 fn smallest_bytes(options: &Options, features: Features) -> Result<u64> {
-    let before = segment0_bytes(options, features.has(Features::RO));
+    let before = segment0_bytes(options, features);
     for zones in 1..=ZONES_TRIED {
         let bytes = before + zones * options.zone_bytes();
         match Geometry::of(options, features, &[DeviceSize { path: String::new(), bytes }]) {
@@ -232,7 +232,7 @@ impl Geometry {
             return Err(Misfit::TooLarge);
         }
 
-        let segment0_bytes = segment0_bytes(options, read_only);
+        let segment0_bytes = segment0_bytes(options, features);
         let mut device_segments = Vec::with_capacity(devices.len());
         for (n, device) in devices.iter().enumerate() {
             let usable = device.bytes.checked_sub(if n == 0 { segment0_bytes } else { 0 });
@@ -250,7 +250,7 @@ impl Geometry {
         let sit = segments.div_ceil(size.sit_entries() as u32).div_ceil(BLOCKS_PER_SEGMENT);
         let fixed = CHECKPOINT_SEGMENTS + 2 * sit;
         let rest = segments.checked_sub(fixed).ok_or(Misfit::TooSmall)?;
-        let (nat, cp_payload) = nat_and_payload(size, rest, bitmap_bytes(sit), options.large_nat_bitmap);
+        let (nat, cp_payload) = nat_and_payload(options, rest, bitmap_bytes(sit));
         let fixed = fixed + 2 * nat;
         let rest = segments.checked_sub(fixed).ok_or(Misfit::TooSmall)?;
         let summary_blocks = match features {
@@ -299,7 +299,7 @@ impl Geometry {
             set_aside: self.set_aside,
             user_blocks: u64::from(main_segments - self.set_aside.overprovision_segments)
                 << LOG_BLOCKS_PER_SEGMENT,
-            logs: logs(self.zones, options, features.has(Features::RO)),
+            logs: logs(self.zones, options, features),
             sit_bitmap_bytes: bitmap_bytes(self.sit_segments / 2),
             nat_bitmap_bytes: bitmap_bytes(self.nat_segments / 2),
             large_nat_bitmap: options.large_nat_bitmap,
@@ -388,9 +388,9 @@ impl Geometry {
 }
 
 /// Bytes before segment 0: two superblocks, then padding up to the start of a zone on the disk.
-pub(super) fn segment0_bytes(options: &Options, read_only: bool) -> u64 {
+pub(super) fn segment0_bytes(options: &Options, features: Features) -> u64 {
     let superblocks = 2 * options.block_size.bytes() as u64;
-    if read_only {
+    if features.has(Features::RO) {
         return superblocks;
     }
     let zone_bytes = u64::from(options.segments_per_zone()) * options.block_size.segment_bytes();
@@ -414,12 +414,13 @@ fn bitmap_bytes(segments: u32) -> u32 {
 
 /// Returns the segments of one copy of the NAT, and the blocks for bitmaps that a checkpoint needs beyond its
 /// first. `rest` is the number of segments left by checkpoints and SIT.
-fn nat_and_payload(size: BlockSize, rest: u32, sit_bitmap: u32, large: bool) -> (u32, u32) {
+fn nat_and_payload(options: &Options, rest: u32, sit_bitmap: u32) -> (u32, u32) {
+    let size = options.block_size;
     let block_bytes = size.bytes() as u32;
     let room = block_bytes - CHECKPOINT_HEAD_BYTES - CHECKSUM_BYTES;
     let nat_blocks = (u64::from(rest) << LOG_BLOCKS_PER_SEGMENT).div_ceil(size.nat_entries() as u64);
     let wanted = nat_blocks.div_ceil(u64::from(BLOCKS_PER_SEGMENT)) as u32;
-    if large {
+    if options.large_nat_bitmap {
         let nat = (u64::from(wanted) * u64::from(LARGE_NAT_PERCENT) / 100).max(1) as u32;
         return (nat, (sit_bitmap + bitmap_bytes(nat)).saturating_sub(room).div_ceil(block_bytes));
     }
@@ -435,9 +436,9 @@ fn nat_and_payload(size: BlockSize, rest: u32, sit_bitmap: u32, large: bool) -> 
 /// half of it, each in a zone of its own. If a zone has several sections, data and nodes of files share one,
 /// so that an fsync writes to one zone, and those of directories share another, for checkpoints. mkfs.f2fs
 /// does not do that.
-fn logs(zones: u32, options: &Options, read_only: bool) -> Logs {
+fn logs(zones: u32, options: &Options, features: Features) -> Logs {
     let zone = |n: u32| SegNo(n * options.segments_per_zone());
-    if read_only {
+    if features.has(Features::RO) {
         let last_section = (options.sections_per_zone - 1) * options.segments_per_section;
         return Logs { hot_node: SegNo(zone(zones - 1).0 + last_section), ..Logs::default() };
     }

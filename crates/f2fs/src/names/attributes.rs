@@ -3,6 +3,7 @@
 use super::Names;
 use crate::{
     Error, Place, Result,
+    files::Storage,
     format::{
         acl::Acl,
         inode::{advise, flag},
@@ -69,7 +70,7 @@ impl Names {
         if set.project.is_some_and(|project| project != 0) && self.nodes().inode(ino)?.project().is_none() {
             return Err(Error::Unsupported("project ids without the feature project_quota".into()));
         }
-        let compressed = match set.flags {
+        let storage = match set.flags {
             Some(flags) => self.check_flags(ino, flags)?,
             None => None,
         };
@@ -83,8 +84,8 @@ impl Names {
         if let Some(stream) = xattrs {
             self.store_xattrs(ino, &stream)?;
         }
-        if let Some(compressed) = compressed {
-            self.files.set_compressed(ino, compressed)?;
+        if let Some(storage) = storage {
+            self.files.set_storage(ino, storage)?;
         }
         self.nodes_mut().charge_owner(ino, owner)?;
         if set.flags.is_some() {
@@ -211,7 +212,7 @@ impl Names {
     /// Stores the stream of attributes: inline as far as it fits, and the rest in the xattr node.
     fn store_xattrs(&mut self, ino: Ino, stream: &[u8]) -> Result<()> {
         let inode = self.nodes().inode(ino)?;
-        let (mut nid, cold) = (inode.xattr_nid(), !inode.is_directory());
+        let (mut nid, kind) = (inode.xattr_nid(), inode.file_type());
         let inline_room = inode.inline_xattrs().len();
         drop(inode);
         let (first, rest) = stream.split_at(stream.len().min(inline_room));
@@ -221,7 +222,7 @@ impl Names {
             self.files.drop_blocks(ino, 1)?;
         } else if !rest.is_empty() {
             if nid == Nid::NULL {
-                nid = self.nodes_mut().add_child_node(ino, XATTR_NODE_OFFSET, cold)?;
+                nid = self.nodes_mut().add_child_node(ino, XATTR_NODE_OFFSET, kind)?;
                 self.nodes_mut().inode_mut(ino)?.head_mut().xattr_nid.set(nid.0);
                 self.files.add_blocks(ino, 1)?;
             }
@@ -238,9 +239,8 @@ impl Names {
         Ok(())
     }
 
-    /// Refuses flags that an inode cannot have. Returns `Some(true)` if the inode becomes compressed,
-    /// `Some(false)` if it becomes plain.
-    fn check_flags(&self, ino: Ino, flags: u32) -> Result<Option<bool>> {
+    /// Refuses flags that an inode cannot have. Returns the storage of its content if that changes.
+    fn check_flags(&self, ino: Ino, flags: u32) -> Result<Option<Storage>> {
         let inode = self.nodes().inode(ino)?;
         self.files.check_compression_flags(&inode, flags)?;
         let changed = inode.head().flags.get() ^ flags;
@@ -256,7 +256,8 @@ impl Names {
                 return Err(Error::NotEmpty);
             }
         }
-        Ok((changed & flag::COMPRESS != 0).then_some(flags & flag::COMPRESS != 0))
+        let storage = if flags & flag::COMPRESS != 0 { Storage::Compressed } else { Storage::Plain };
+        Ok((changed & flag::COMPRESS != 0).then_some(storage))
     }
 }
 

@@ -6,6 +6,7 @@
 use super::Names;
 use crate::{
     Error, Result,
+    files::Storage,
     format::{
         FileType,
         inode::{DeviceNumber, INLINE_XATTR_WORDS, advise, flag, inline},
@@ -168,19 +169,19 @@ impl Names {
     ) -> Result<NodeBlock> {
         let parent = self.nodes().inode(dir)?;
         let flags = Names::inherited_flags(&parent, kind);
-        let compressed = self.files.inherits_compression(&parent, kind, name);
+        let storage = self.files.inherited_storage(&parent, kind, name);
         let project = inherited_project(&parent);
         drop(parent);
         let mut node = self.blank_inode(ino, kind, new);
         node.head_mut().flags.set(flags);
         node.set_project(project);
         node.set_last_name(dir, name);
-        match compressed {
-            Some(true) if node.saved_blocks().is_some() => {
+        match storage {
+            Some(Storage::Compressed) if node.saved_blocks().is_some() => {
                 node.head_mut().inline &= !inline::DATA;
                 node.set_compression(Some(self.options().compression));
             }
-            Some(false) => node.head_mut().flags.set(flags | flag::NOCOMPRESS),
+            Some(Storage::Plain) => node.head_mut().flags.set(flags | flag::NOCOMPRESS),
             _ => {}
         }
         if kind == FileType::Regular {

@@ -70,6 +70,15 @@ pub(super) enum Wanted<'a> {
     Hidden { hash: u32, shown: &'a [u8] },
 }
 
+/// The parts of an entry that a search compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    /// The stored hash, then the name.
+    HashAndName,
+    /// The name only: the stored hash may be wrong.
+    Name,
+}
+
 impl Wanted<'_> {
     /// The hash that selects the buckets of the entry.
     pub(super) fn hash(&self) -> u32 {
@@ -78,8 +87,8 @@ impl Wanted<'_> {
         }
     }
 
-    fn is(&self, entry: &Dentry<'_>, by_hash: bool) -> bool {
-        if by_hash && entry.hash != self.hash() {
+    fn is(&self, entry: &Dentry<'_>, comparison: Comparison) -> bool {
+        if comparison == Comparison::HashAndName && entry.hash != self.hash() {
             return false;
         }
         match self {
@@ -200,7 +209,12 @@ impl Names {
     pub(super) fn search(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let ino = dir.ino();
         if dir.has_inline(inline::DENTRY) {
-            return find_in(&Dentries::new(dir.inline_area(), Place::Dir(ino, 0)), wanted, true, 0);
+            return find_in(
+                &Dentries::new(dir.inline_area(), Place::Dir(ino, 0)),
+                wanted,
+                Comparison::HashAndName,
+                0,
+            );
         }
         let end = self.dir_end(dir);
         let mut damage = None;
@@ -211,9 +225,12 @@ impl Names {
             }
             for block in bucket {
                 let found = self.files.file_block(dir, block).and_then(|bytes| match bytes {
-                    Some(bytes) => {
-                        find_in(&Dentries::new(&*bytes, Place::Dir(ino, block)), wanted, true, block)
-                    }
+                    Some(bytes) => find_in(
+                        &Dentries::new(&*bytes, Place::Dir(ino, block)),
+                        wanted,
+                        Comparison::HashAndName,
+                        block,
+                    ),
                     None => Ok(None),
                 });
                 match found {
@@ -231,7 +248,12 @@ impl Names {
     fn find_stray(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let ino = dir.ino();
         if dir.has_inline(inline::DENTRY) {
-            return find_in(&Dentries::new(dir.inline_area(), Place::Dir(ino, 0)), wanted, false, 0);
+            return find_in(
+                &Dentries::new(dir.inline_area(), Place::Dir(ino, 0)),
+                wanted,
+                Comparison::Name,
+                0,
+            );
         }
         let Some(blocks) = self.strays.blocks(ino, wanted.hash()) else {
             return self.find_all_strays(dir, wanted);
@@ -239,7 +261,7 @@ impl Names {
         for block in blocks {
             let Some(bytes) = self.files.file_block(dir, block)? else { continue };
             let area = Dentries::new(&*bytes, Place::Dir(ino, block));
-            if let Some(found) = find_in(&area, wanted, false, block)? {
+            if let Some(found) = find_in(&area, wanted, Comparison::Name, block)? {
                 return Ok(Some(found));
             }
         }
@@ -257,7 +279,11 @@ impl Names {
                 Ok(Some((block, bytes))) => {
                     next = block + 1;
                     let area = Dentries::new(&*bytes, Place::Dir(ino, block));
-                    let here = if found.is_none() { find_in(&area, wanted, false, block) } else { Ok(None) };
+                    let here = if found.is_none() {
+                        find_in(&area, wanted, Comparison::Name, block)
+                    } else {
+                        Ok(None)
+                    };
                     here.and_then(|here| {
                         found = found.or(here);
                         self.add_strays(dir, &area, block, &mut strays)
@@ -288,10 +314,10 @@ impl Names {
         block: u64,
         strays: &mut Strays,
     ) -> Result<()> {
-        let folds = folds_names(dir);
+        let source = NameHash::of(dir);
         for entry in area.entries() {
             let entry = entry?;
-            let hash = own_hash(folds, entry.hash, entry.name);
+            let hash = source.hash(entry.hash, entry.name);
             if hash != entry.hash || !self.leads_to(dir, hash, block)? {
                 strays.insert((hash, block));
             }
@@ -350,30 +376,43 @@ impl Names {
     }
 }
 
-/// Returns true if the names of a directory are folded before they are hashed. The hash of an encrypted name
-/// cannot be computed without the key.
-pub(super) fn folds_names(dir: &NodeBlock) -> bool {
-    dir.has_flag(flag::CASEFOLD) && !dir.has_advise(advise::ENCRYPT)
+/// The source of the hash by which a search looks for a name of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NameHash {
+    /// The name, after it was folded.
+    Folded,
+    /// The hash that is stored with the name.
+    Stored,
 }
 
-/// Returns the hash by which a search looks for an existing name, given the hash that is stored with it.
-pub(super) fn own_hash(folds: bool, stored: u32, name: &[u8]) -> u32 {
-    match folds {
-        true => fold(name).map_or_else(|| name_hash(name), |folded| name_hash(&folded)),
-        false => stored,
+impl NameHash {
+    /// The source for the names of a directory. The hash of an encrypted name cannot be computed without the key.
+    pub(super) fn of(dir: &NodeBlock) -> NameHash {
+        match dir.has_flag(flag::CASEFOLD) && !dir.has_advise(advise::ENCRYPT) {
+            true => NameHash::Folded,
+            false => NameHash::Stored,
+        }
+    }
+
+    /// Returns the hash of an existing name, given the hash that is stored with it.
+    pub(super) fn hash(self, stored: u32, name: &[u8]) -> u32 {
+        match self {
+            NameHash::Folded => fold(name).map_or_else(|| name_hash(name), |folded| name_hash(&folded)),
+            NameHash::Stored => stored,
+        }
     }
 }
 
 fn find_in<B: AsRef<[u8]>>(
     area: &Dentries<B>,
     wanted: &Wanted<'_>,
-    by_hash: bool,
+    comparison: Comparison,
     block: u64,
 ) -> Result<Option<Found>> {
     let mut damage = None;
     for entry in area.entries() {
         match entry {
-            Ok(entry) if wanted.is(&entry, by_hash) => {
+            Ok(entry) if wanted.is(&entry, comparison) => {
                 return Ok(Some(Found { ino: entry.ino, kind: entry.kind, block, slot: entry.slot }));
             }
             Ok(_) => {}

@@ -2,7 +2,7 @@
 
 use super::{
     Names,
-    dir::{Found, folds_names, own_hash},
+    dir::{Found, NameHash},
     dir_strays::Strays,
 };
 use crate::{
@@ -23,6 +23,15 @@ use crate::files::{Page, Slot};
 /// Maximum number of blocks that entering a name takes: the block of the inode or of a converted inline
 /// directory, a new block of the directory, and the nodes that lead to it.
 pub(crate) const ENTRY_BLOCKS: u64 = 6;
+
+/// The check of the owner's quota for a new block of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum QuotaCheck {
+    /// The quota still has to admit the block.
+    Pending,
+    /// It has admitted the block.
+    Done,
+}
 
 impl Names {
     /// Records that a name of a directory was created for a new inode, or removed.
@@ -127,11 +136,10 @@ impl Names {
             }
             self.leave_inline_dir(dir)?;
         }
-        self.enter_hashed(dir, hash, name, ino, kind, true)
+        self.enter_hashed(dir, hash, name, ino, kind, QuotaCheck::Pending)
     }
 
-    /// Enters a name into the blocks of a directory. With `admit`, the owner's quota still has to admit a new
-    /// block.
+    /// Enters a name into the blocks of a directory.
     fn enter_hashed(
         &mut self,
         dir: Ino,
@@ -139,13 +147,13 @@ impl Names {
         name: &[u8],
         ino: Ino,
         kind: FileType,
-        admit: bool,
+        quota: QuotaCheck,
     ) -> Result<()> {
         let inode = self.directory(dir)?;
         let (depth, dir_level) = (self.depth(&inode)?, inode.head().dir_level);
-        let folds = folds_names(&inode);
-        let own = own_hash(folds, hash, name);
-        if depth <= 1 && dir_level == 0 && !folds && !self.dirs.knows(dir) {
+        let source = NameHash::of(&inode);
+        let own = source.hash(hash, name);
+        if depth <= 1 && dir_level == 0 && source == NameHash::Stored && !self.dirs.knows(dir) {
             self.learn_first_level(&inode);
         }
         drop(inode);
@@ -156,7 +164,7 @@ impl Names {
                 continue;
             }
             for block in dir_hash::bucket(level, dir_level, hash) {
-                if admit && self.nodes().has_limits() {
+                if quota == QuotaCheck::Pending && self.nodes().has_limits() {
                     self.files.reserve(dir, block..block + 1)?;
                 }
                 let bytes = self.dir_block_mut(dir, block)?;
@@ -210,12 +218,12 @@ impl Names {
             return Dentries::new(self.nodes_mut().inode_mut(dir)?.inline_area_mut(), at).remove(found.slot);
         }
         let inode = self.nodes().inode(dir)?;
-        let (folds, dir_level) = (folds_names(&inode), inode.head().dir_level);
+        let (source, dir_level) = (NameHash::of(&inode), inode.head().dir_level);
         drop(inode);
         let mut area = Dentries::new(self.dir_block_mut(dir, found.block)?, at);
         let stored = area.raw(found.slot).hash.get();
         let entry = area.entries_from(found.slot).next().transpose()?;
-        let hash = entry.map_or(stored, |entry| own_hash(folds, stored, entry.name));
+        let hash = entry.map_or(stored, |entry| source.hash(stored, entry.name));
         area.remove(found.slot)?;
         let empty = area.is_empty_from(0);
         self.dirs.left(dir, hash, dir_hash::level_of(found.block, dir_level));
@@ -289,12 +297,12 @@ impl Names {
     /// Moves the entries of a former inline directory into blocks; the directory has no blocks yet.
     fn move_entries(&mut self, dir: Ino, old: &Dentries<Vec<u8>>, entries: Vec<Dentry<'_>>) -> Result<()> {
         let inode = self.nodes().inode(dir)?;
-        let (folds, dir_level) = (folds_names(&inode), inode.head().dir_level);
+        let (source, dir_level) = (NameHash::of(&inode), inode.head().dir_level);
         drop(inode);
         self.strays.learn(dir, Strays::new());
         self.dir_block_mut(dir, 0)?;
         if dir_level == 0 {
-            let own = |entry: &Dentry<'_>| own_hash(folds, entry.hash, entry.name);
+            let own = |entry: &Dentry<'_>| source.hash(entry.hash, entry.name);
             self.dirs.learn(dir, entries.iter().map(own));
             for entry in entries.iter().filter(|entry| own(entry) != entry.hash) {
                 self.strays.entered(dir, own(entry), 0);
@@ -319,7 +327,7 @@ impl Names {
         }
         self.grow_dir(dir, 0, 1)?;
         for (hash, name, ino, kind) in rest {
-            self.enter_hashed(dir, hash, &name, ino, kind, false)?;
+            self.enter_hashed(dir, hash, &name, ino, kind, QuotaCheck::Done)?;
         }
         Ok(())
     }

@@ -82,8 +82,8 @@ impl Names {
     /// Recovers the node of extended attributes.
     pub(crate) fn recover_xattr_node(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
         self.drop_xattr_node(ino)?;
-        let cold = !self.nodes().inode(ino)?.is_directory();
-        let nid = self.nodes_mut().add_child_node(ino, XATTR_NODE_OFFSET, cold)?;
+        let kind = self.nodes().inode(ino)?.file_type();
+        let nid = self.nodes_mut().add_child_node(ino, XATTR_NODE_OFFSET, kind)?;
         self.nodes_mut().node_mut(nid)?.payload_mut().copy_from_slice(from.payload());
         self.nodes_mut().inode_mut(ino)?.head_mut().xattr_nid.set(nid.0);
         self.files.add_blocks(ino, 1)

@@ -135,8 +135,8 @@ impl Names {
                 self.ready_to_move(target.ino, to_dir, &target, from_dir)?;
                 self.set_target(from_dir, &source, target.ino, other_kind)?;
                 self.set_target(to_dir, &target, source.ino, kind)?;
-                self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
-                self.moved(target.ino, other_is_dir, to_dir, from_dir, from)?;
+                self.moved(source.ino, kind, from_dir, to_dir, to)?;
+                self.moved(target.ino, other_kind, to_dir, from_dir, from)?;
             }
             (_, Some(target)) => {
                 if source.ino == target.ino {
@@ -158,7 +158,7 @@ impl Names {
                 self.ready_to_move(source.ino, from_dir, &source, to_dir)?;
                 self.set_target(to_dir, &target, source.ino, kind)?;
                 self.leave_to(from_dir, &source, left)?;
-                self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
+                self.moved(source.ino, kind, from_dir, to_dir, to)?;
                 if victim_is_dir {
                     self.add_links(to_dir, -1)?;
                     self.add_links(target.ino, -1)?;
@@ -177,7 +177,7 @@ impl Names {
                     false => source,
                 };
                 self.leave_to(from_dir, &source, left)?;
-                self.moved(source.ino, moved_is_dir, from_dir, to_dir, to)?;
+                self.moved(source.ino, kind, from_dir, to_dir, to)?;
             }
         }
         self.touch_dir(from_dir)?;
@@ -206,7 +206,7 @@ impl Names {
     }
 
     /// Updates a moved inode: its own record of its name and parent, and its `..`.
-    fn moved(&mut self, ino: Ino, is_dir: bool, from_dir: Ino, to_dir: Ino, to: &[u8]) -> Result<()> {
+    fn moved(&mut self, ino: Ino, kind: FileType, from_dir: Ino, to_dir: Ino, to: &[u8]) -> Result<()> {
         // Roll-forward recovers new names but not the removal of old ones, so the result must not depend on
         // the old name.
         self.nodes_mut().since_checkpoint_mut().note_renamed([ino, from_dir, to_dir]);
@@ -215,7 +215,7 @@ impl Names {
         inode.set_last_name(to_dir, to);
         inode.head_mut().advise &= !advise::LOST_PINO;
         inode.set_ctime(now);
-        if is_dir && from_dir != to_dir {
+        if kind == FileType::Directory && from_dir != to_dir {
             if let Some(dots) = self.find_entry(ino, b"..")? {
                 self.set_target(ino, &dots, to_dir, FileType::Directory)?;
             }

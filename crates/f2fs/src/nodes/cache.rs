@@ -178,7 +178,7 @@ mod tests {
 
     fn node(nid: u32) -> Arc<NodeBlock> {
         let format = NodeFormat::new(BlockSize::B4K, Features::default(), &[0; 16]);
-        Arc::new(NodeBlock::new(format, Nid(nid), Ino(nid), 0, true))
+        Arc::new(NodeBlock::new(format, Nid(nid), Ino(nid), 0, crate::format::FileType::Regular))
     }
 
     #[test]

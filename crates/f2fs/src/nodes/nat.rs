@@ -20,7 +20,7 @@ use crate::{
         journal::{self, Prepared},
     },
     format::{
-        bits,
+        TableCopy,
         checkpoint::{Checkpoint, RESERVED_NIDS},
         nat::{self, NatEntry},
     },
@@ -56,9 +56,9 @@ pub(super) struct Nat {
 /// A cached NAT block.
 struct Cached {
     bytes: Arc<[u8]>,
-    /// True for the second copy. Until a checkpoint makes the other copy current, `changes` override the
+    /// The copy that the block was read from or written to. Until a checkpoint makes the other copy current, `changes` override the
     /// entries in which the two differ.
-    is_second: bool,
+    copy: TableCopy,
 }
 
 #[derive(Clone, Copy)]
@@ -195,7 +195,7 @@ impl Nat {
         // Readers may have cached old copies while the new ones were being written.
         for shard in &mut self.cache {
             let shard = shard.get_mut().unwrap_or_else(PoisonError::into_inner);
-            shard.retain(|index, block| block.is_second == bits::msb(&self.bitmap, *index as usize));
+            shard.retain(|index, block| block.copy == TableCopy::current(&self.bitmap, *index));
         }
         let kept = prepared.journal.into_iter();
         self.changes = kept
@@ -207,7 +207,8 @@ impl Nat {
     fn write_blocks(&self, io: &Io, blocks: &BTreeMap<u32, Vec<Nid>>) -> Result<Vec<u8>> {
         let mut bitmap = self.bitmap.clone();
         let mut run = journal::TableRun::new(io);
-        let addr = |index: u32| self.geometry.nat_block(index, !bits::msb(&self.bitmap, index as usize));
+        let addr =
+            |index: u32| self.geometry.nat_block(index, TableCopy::current(&self.bitmap, index).other());
         for (addr, index, nids) in journal::upwards(blocks, addr) {
             let mut block = self.block(io, index)?.to_vec();
             for nid in nids {
@@ -215,10 +216,10 @@ impl Nat {
                 nat::set_entry(&mut block, at, self.changes[nid].entry);
             }
             run.push(addr, Place::Nat(nids[0]), &block)?;
-            let is_second = !bits::msb(&self.bitmap, index as usize);
-            bits::set_msb(&mut bitmap, index as usize, is_second);
+            let copy = TableCopy::current(&self.bitmap, index).other();
+            copy.select(&mut bitmap, index);
             // If this copy never becomes current, `changes` still override every entry that differs.
-            self.remember(index, block.into(), is_second);
+            self.remember(index, block.into(), copy);
         }
         run.finish()?;
         Ok(bitmap)
@@ -230,10 +231,10 @@ impl Nat {
             return Ok(block);
         }
         let first = Nid(index * self.geometry.block_size.nat_entries() as u32);
-        let is_second = bits::msb(&self.bitmap, index as usize);
-        let addr = self.geometry.nat_block(index, is_second);
+        let copy = TableCopy::current(&self.bitmap, index);
+        let addr = self.geometry.nat_block(index, copy);
         let block: Arc<[u8]> = io.read_block(addr, Place::Nat(first))?.into();
-        self.remember(index, block.clone(), is_second);
+        self.remember(index, block.clone(), copy);
         Ok(block)
     }
 
@@ -242,7 +243,7 @@ impl Nat {
         shard.get(&index).map(|block| block.bytes.clone())
     }
 
-    fn remember(&self, index: u32, bytes: Arc<[u8]>, is_second: bool) {
+    fn remember(&self, index: u32, bytes: Arc<[u8]>, copy: TableCopy) {
         let mut shard = self.cache[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
         if shard.len() >= self.shard_blocks && !shard.contains_key(&index) {
             // Any victim will do: the NAT is about a hundredth of the size of the nodes it points to.
@@ -250,7 +251,7 @@ impl Nat {
                 shard.remove(&victim);
             }
         }
-        shard.insert(index, Cached { bytes, is_second });
+        shard.insert(index, Cached { bytes, copy });
     }
 
     /// Reads the NAT block of a search for free nids, together with those that follow it on the device. If
@@ -259,7 +260,7 @@ impl Nat {
         if self.cached(index).is_some() {
             return;
         }
-        let addr = |index: u32| self.geometry.nat_block(index, bits::msb(&self.bitmap, index as usize));
+        let addr = |index: u32| self.geometry.nat_block(index, TableCopy::current(&self.bitmap, index));
         let most = self.ahead.min(self.geometry.nat_blocks() - index);
         let follows = |n: &u32| addr(index + n).0 == addr(index).0 + n && self.cached(index + n).is_none();
         let count = (0..most).take_while(follows).count() as u32;
@@ -268,7 +269,8 @@ impl Nat {
         let at = Place::Nat(Nid(index * size.nat_entries() as u32));
         if count > 1 && io.read(addr(index), at, &mut bytes).is_ok() {
             for (n, block) in (0..).zip(bytes.chunks_exact(size.bytes())) {
-                self.remember(index + n, block.into(), bits::msb(&self.bitmap, (index + n) as usize));
+                let copy = TableCopy::current(&self.bitmap, index + n);
+                self.remember(index + n, block.into(), copy);
             }
         }
         self.ahead = (2 * self.ahead).min(AHEAD_MAX);

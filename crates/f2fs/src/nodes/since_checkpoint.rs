@@ -74,11 +74,13 @@ impl SinceCheckpoint {
         self.named.len()
     }
 
-    /// Records that an fsync has marked a file's last node, with its name if the file `is_new`.
-    pub(crate) fn note_mark(&mut self, ino: Ino, is_new: bool) {
-        if is_new {
-            self.named.insert(ino);
-        }
+    /// Records that an fsync has written a new inode so that recovery finds its name.
+    pub(crate) fn note_named(&mut self, ino: Ino) {
+        self.named.insert(ino);
+    }
+
+    /// Records that an fsync has marked a file's last node.
+    pub(crate) fn note_mark(&mut self, ino: Ino) {
         self.unmarked.remove(&ino);
     }
 

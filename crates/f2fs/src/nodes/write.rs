@@ -6,6 +6,7 @@ use super::{Nodes, cache::Change};
 use crate::{
     Error, Place, Result,
     format::{
+        FileType,
         checkpoint::RESERVED_NIDS,
         nat::NatEntry,
         node::{NodeBlock, NodeFooter},
@@ -13,7 +14,7 @@ use crate::{
         sit::SegmentType,
         summary::Owner,
     },
-    segments::{FsyncMark, OldBlock, log_for},
+    segments::{FsyncMark, OldBlock, log_for_node},
     units::{BlockAddr, Ino, Nid, SegNo},
 };
 
@@ -79,7 +80,10 @@ impl Nodes {
             return Err(Error::corrupt(Place::Nat(nid), "a free node is in use"));
         }
         self.nat.set(self.segments.disk().io(), nid, NatEntry { ino, addr: BlockAddr::NEW, ..old })?;
-        self.segments.count_node(node.is_inode());
+        match node.is_inode() {
+            true => self.segments.count_inode(),
+            false => self.segments.count_node(),
+        }
         self.note_new(&node);
         self.charge_inode(&node, 1);
         self.cache.insert_dirty(nid, Arc::new(node), Change::REST);
@@ -87,10 +91,10 @@ impl Nodes {
         Ok(())
     }
 
-    /// Creates a node of an existing file.
-    pub(crate) fn add_child_node(&mut self, ino: Ino, offset: u32, cold: bool) -> Result<Nid> {
+    /// Creates a node of an existing file of type `kind`.
+    pub(crate) fn add_child_node(&mut self, ino: Ino, offset: u32, kind: FileType) -> Result<Nid> {
         let nid = self.take_nid()?;
-        self.add_node(NodeBlock::new(self.disk().node_format(), nid, ino, offset, cold))?;
+        self.add_node(NodeBlock::new(self.disk().node_format(), nid, ino, offset, kind))?;
         Ok(nid)
     }
 
@@ -111,7 +115,10 @@ impl Nodes {
         self.nat.release(self.segments.disk().io(), nid, entry.version)?;
         self.cache.remove(nid);
         self.report_dirty_nodes();
-        self.segments.uncount_node(entry.ino.0 == nid.0);
+        match entry.ino.0 == nid.0 {
+            true => self.segments.uncount_inode(),
+            false => self.segments.uncount_node(),
+        }
         Ok(())
     }
 
@@ -120,8 +127,7 @@ impl Nodes {
     pub(crate) fn write_nodes(&mut self) -> Result<()> {
         let mut nids = self.cache.dirty_nids();
         nids.sort_by_cached_key(|nid| {
-            let footer = self.cache.get(*nid).expect("the node is dirty").footer();
-            self.log_of_node(footer.offset, footer.cold).index()
+            self.log_of_node(self.cache.get(*nid).expect("the node is dirty").footer()).index()
         });
         nids.into_iter().try_for_each(|nid| self.write_node(nid, Marks::default()))
     }
@@ -132,7 +138,7 @@ impl Nodes {
         let node = self.cache.get(nid).expect("the node is dirty");
         let footer = node.footer();
         drop(node);
-        let kind = self.log_of_node(footer.offset, footer.cold);
+        let kind = self.log_of_node(footer);
         let old = OldBlock { addr: entry.addr, at: Place::Nat(nid) };
         let owner = Owner { nid, version: 0, offset: 0 };
         let mark = if marks.fsync { FsyncMark::Set } else { FsyncMark::Clear };
@@ -154,13 +160,13 @@ impl Nodes {
 
     /// The log for a node. Indirect nodes are cold. Direct nodes, inodes and xattr nodes are warm if they
     /// belong to a file, hot if they belong to a directory.
-    fn log_of_node(&self, offset: u32, cold: bool) -> SegmentType {
-        let best = match NodeKind::of(self.disk().geometry().block_size, offset) {
+    fn log_of_node(&self, footer: NodeFooter) -> SegmentType {
+        let best = match NodeKind::of(self.disk().geometry().block_size, footer.offset) {
             Some(NodeKind::Indirect | NodeKind::DoubleIndirect) => SegmentType::ColdNode,
-            _ if cold => SegmentType::WarmNode,
+            _ if footer.cold => SegmentType::WarmNode,
             _ => SegmentType::HotNode,
         };
-        log_for(self.disk().options().active_logs, best, !cold)
+        log_for_node(self.disk().options().active_logs, best)
     }
 
     /// Moves a node, for cleaning. The summary of `segment` says that `owner` is at `addr`.

@@ -10,7 +10,7 @@ use crate::{
     Error, Result,
     disk::ActiveLogs,
     format::{
-        BLOCKS_PER_SEGMENT,
+        BLOCKS_PER_SEGMENT, FileType,
         checkpoint::AllocMode,
         sit::SegmentType,
         summary::{Owner, Summary},
@@ -71,18 +71,24 @@ fn should_colocate(synced: u16) -> bool {
     synced >= FSYNCS_LEAST
 }
 
-/// Maps the log that fits a block best to one of the active logs (Linux, `__get_segment_type`).
-pub(crate) fn log_for(active: ActiveLogs, best: SegmentType, directory: bool) -> SegmentType {
+/// Maps the log that fits a block of a file of type `file` best to one of the active logs (Linux,
+/// `__get_segment_type`).
+pub(crate) fn log_for_data(active: ActiveLogs, best: SegmentType, file: FileType) -> SegmentType {
     match active {
         ActiveLogs::Six => best,
-        ActiveLogs::Four if best.is_node() => match best {
-            SegmentType::WarmNode => SegmentType::WarmNode,
-            _ => SegmentType::ColdNode,
-        },
-        ActiveLogs::Four if directory => SegmentType::HotData,
+        ActiveLogs::Four if file == FileType::Directory => SegmentType::HotData,
         ActiveLogs::Four => SegmentType::ColdData,
-        ActiveLogs::Two if best.is_node() => SegmentType::HotNode,
         ActiveLogs::Two => SegmentType::HotData,
+    }
+}
+
+/// Maps the log that fits a node best to one of the active logs (Linux, `__get_segment_type`).
+pub(crate) fn log_for_node(active: ActiveLogs, best: SegmentType) -> SegmentType {
+    match active {
+        ActiveLogs::Six => best,
+        ActiveLogs::Four if best == SegmentType::WarmNode => SegmentType::WarmNode,
+        ActiveLogs::Four => SegmentType::ColdNode,
+        ActiveLogs::Two => SegmentType::HotNode,
     }
 }
 
@@ -342,7 +348,7 @@ impl Segments {
                     .expect("it was chosen for its holes");
                 (self.summary_to_change(segment)?, hole)
             }
-            AllocMode::Append => (Summary::empty(kind.is_node()), 0),
+            AllocMode::Append => (Summary::empty(kind), 0),
         };
         self.sit.set_kind(self.disk.io(), segment, kind)?;
         (self.opened_segment, self.spare_sections) = (true, None);
@@ -490,11 +496,16 @@ mod tests {
 
     #[test]
     fn blocks_go_to_the_logs_that_are_active() {
-        assert_eq!(SegmentType::ALL.map(|best| log_for(ActiveLogs::Six, best, false)), SegmentType::ALL);
-        let four = SegmentType::ALL.map(|best| log_for(ActiveLogs::Four, best, best == HotData));
-        assert_eq!(four, [HotData, ColdData, ColdData, ColdNode, WarmNode, ColdNode]);
-        let two = SegmentType::ALL.map(|best| log_for(ActiveLogs::Two, best, false));
-        assert_eq!(two, [HotData, HotData, HotData, HotNode, HotNode, HotNode]);
+        let (data, nodes) = ([HotData, WarmData, ColdData], [HotNode, WarmNode, ColdNode]);
+        let data_in = |active| data.map(|best| log_for_data(active, best, FileType::Regular));
+        let nodes_in = |active| nodes.map(|best| log_for_node(active, best));
+        assert_eq!((data_in(ActiveLogs::Six), nodes_in(ActiveLogs::Six)), (data, nodes));
+        assert_eq!(
+            (data_in(ActiveLogs::Four), nodes_in(ActiveLogs::Four)),
+            ([ColdData; 3], [ColdNode, WarmNode, ColdNode])
+        );
+        assert_eq!(log_for_data(ActiveLogs::Four, HotData, FileType::Directory), HotData);
+        assert_eq!((data_in(ActiveLogs::Two), nodes_in(ActiveLogs::Two)), ([HotData; 3], [HotNode; 3]));
     }
 
     #[test]

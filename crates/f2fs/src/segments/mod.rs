@@ -24,7 +24,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use rustc_hash::FxHashSet;
 
-pub(crate) use allocate::log_for;
+pub(crate) use allocate::{log_for_data, log_for_node};
 pub use discards::Discards;
 pub(crate) use recovery::Needed;
 pub(crate) use replace::{FsyncMark, OldBlock, Replaced};
@@ -140,8 +140,7 @@ impl Segments {
     }
 
     fn new(disk: Disk, positions: [LogPosition; 6], journal: Vec<(SegNo, SitEntry)>) -> Result<Segments> {
-        let logs =
-            SegmentType::ALL.map(|kind| Log::new(positions[kind.index()], Summary::empty(kind.is_node())));
+        let logs = SegmentType::ALL.map(|kind| Log::new(positions[kind.index()], Summary::empty(kind)));
         let geometry = *disk.geometry();
         let table_bytes = disk.options().sit_bytes();
         Ok(Segments {

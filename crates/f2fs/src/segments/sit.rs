@@ -25,7 +25,7 @@ use crate::{
         journal::{self, Prepared},
     },
     format::{
-        bits,
+        TableCopy, bits,
         checkpoint::Checkpoint,
         sit::{self, SegmentType, SitEntry, ValidMap},
     },
@@ -202,13 +202,13 @@ impl Sit {
     pub(super) fn take(&mut self, block: FreeBlock, kind: SegmentType, now: u64) {
         let (number, offset) = self.geometry.position(block.0);
         let segment = self.changes.get_mut(&number).expect("a free block's segment is about to change");
-        bits::set_msb(&mut segment.map, usize::from(offset), true);
+        bits::set_msb(&mut segment.map, usize::from(offset));
         segment.valid_blocks += 1;
         segment.kind = kind;
         segment.mtime = now;
         let (first, prefree) = (segment.valid_blocks == 1, segment.protected_blocks != 0);
         if !bits::msb(&segment.protected, usize::from(offset)) {
-            bits::set_msb(&mut segment.protected, usize::from(offset), true);
+            bits::set_msb(&mut segment.protected, usize::from(offset));
             segment.protected_blocks += 1;
         }
         self.has_changed(number, if first { -1 } else { 0 });
@@ -267,7 +267,7 @@ impl Sit {
             let what = format!("{addr} is in use, but not marked valid");
             return io.record_corruption(Err(Error::corrupt(Place::Sit(number), what)));
         }
-        bits::set_msb(&mut segment.map, usize::from(offset), false);
+        bits::clear_msb(&mut segment.map, usize::from(offset));
         segment.valid_blocks -= 1;
         segment.mtime = now;
         let (last, prefree) = (segment.valid_blocks == 0, segment.protected_blocks != 0);
@@ -344,7 +344,7 @@ impl Sit {
         let before = self.bitmap.clone();
         let (geometry, mut bitmap) = (self.geometry, before.clone());
         let mut run = journal::TableRun::new(io);
-        let addr = |index: u32| geometry.sit_block(index, !bits::msb(&before, index as usize));
+        let addr = |index: u32| geometry.sit_block(index, TableCopy::current(&before, index).other());
         for (addr, index, segments) in journal::upwards(blocks, addr) {
             let mut block: Box<[u8]> = self.block(io, index)?.into();
             for number in segments {
@@ -353,7 +353,7 @@ impl Sit {
             }
             // Entries that go to the journal override the block in any case.
             run.push(addr, Place::Sit(segments[0]), &block)?;
-            bits::set_msb(&mut bitmap, index as usize, !bits::msb(&before, index as usize));
+            TableCopy::current(&before, index).other().select(&mut bitmap, index);
             // If this copy never becomes current, `changes` or the journal still override every entry that
             // differs.
             self.cache.insert(index, block);
@@ -397,7 +397,7 @@ impl Sit {
     /// Reads a SIT block into the cache; in a sequential scan also those that follow it on the device.
     fn load(&mut self, io: &Io, index: u32) -> Result<()> {
         self.ahead = if index == self.next_read { (2 * self.ahead).min(AHEAD_MAX) } else { 1 };
-        let copy = |index: u32| bits::msb(&self.bitmap, index as usize);
+        let copy = |index: u32| TableCopy::current(&self.bitmap, index);
         let is_needed = |other: &u32| copy(*other) == copy(index) && !self.cache.blocks.contains_key(other);
         let most = self.ahead.min(self.geometry.sit_blocks() - index) as usize;
         let count = (index..).take(most.min(self.cache.most)).take_while(is_needed).count();
@@ -422,8 +422,8 @@ impl Sit {
     }
 
     fn read(&self, io: &Io, index: u32) -> Result<Box<[u8]>> {
-        let second = bits::msb(&self.bitmap, index as usize);
-        io.read_block(self.geometry.sit_block(index, second), self.place(index))
+        let copy = TableCopy::current(&self.bitmap, index);
+        io.read_block(self.geometry.sit_block(index, copy), self.place(index))
     }
 }
 

@@ -29,20 +29,27 @@ impl Segments {
     }
 
     /// Counts a new node, and its block.
-    pub(crate) fn count_node(&mut self, is_inode: bool) {
+    pub(crate) fn count_node(&mut self) {
         self.count_blocks(1);
         self.counters.valid_nodes += 1;
-        self.counters.valid_inodes += u32::from(is_inode);
+    }
+
+    /// Counts a new inode, as a node too.
+    pub(crate) fn count_inode(&mut self) {
+        self.count_node();
+        self.counters.valid_inodes += 1;
     }
 
     /// Counts a node out, and its block.
-    pub(crate) fn uncount_node(&mut self, is_inode: bool) {
-        let uncount = |counter: &mut u32| *counter = counter.saturating_sub(1);
-        uncount(&mut self.counters.valid_nodes);
-        if is_inode {
-            uncount(&mut self.counters.valid_inodes);
-        }
+    pub(crate) fn uncount_node(&mut self) {
+        self.counters.valid_nodes = self.counters.valid_nodes.saturating_sub(1);
         self.uncount_blocks(1);
+    }
+
+    /// Counts an inode out, as a node too.
+    pub(crate) fn uncount_inode(&mut self) {
+        self.counters.valid_inodes = self.counters.valid_inodes.saturating_sub(1);
+        self.uncount_node();
     }
 
     /// Blocks still available to users.

@@ -134,8 +134,9 @@ impl Segments {
         };
         let written_kilobytes =
             nodes[0].map_or(0, |block| Journal::parse_written(Summary::journal_of(block, layout)));
-        let nodes = nodes
-            .map(|block| block.map_or_else(|| Summary::empty(true), |block| Summary::parse(block, layout)));
+        let nodes = nodes.map(|block| {
+            block.map_or_else(|| Summary::empty(SegmentType::HotNode), |block| Summary::parse(block, layout))
+        });
         let mut all = data.into_iter().chain(nodes);
         let summaries = SegmentType::ALL.map(|kind| {
             let mut summary = all.next().expect("three data and three node summaries");
@@ -167,7 +168,7 @@ impl Segments {
     /// recovery, its summary is empty, because the one on the device is stale.
     pub(super) fn summary_to_change(&mut self, segment: SegNo) -> Result<Summary> {
         let is_fresh = self.recovering.as_mut().is_some_and(|fresh| fresh.remove(&segment));
-        if is_fresh { Ok(Summary::empty(false)) } else { self.summary(segment) }
+        if is_fresh { Ok(Summary::empty(SegmentType::HotData)) } else { self.summary(segment) }
     }
 
     /// Writes the summaries of closed segments.

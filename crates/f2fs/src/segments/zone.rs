@@ -58,9 +58,9 @@ impl ZonePlacement {
         }
     }
 
-    /// Adds a node or data segment with `room` free blocks.
-    fn add_holes(&mut self, segment: SegNo, room: u16, is_node: bool) {
-        let place = if is_node { &mut self.nodes } else { &mut self.data };
+    /// Adds a segment of type `kind` with `room` free blocks.
+    fn add_holes(&mut self, segment: SegNo, room: u16, kind: SegmentType) {
+        let place = if kind.is_node() { &mut self.nodes } else { &mut self.data };
         if place.is_none_or(|place| place.room < room) {
             *place = Some(LogPlacement { room, segment, mode: AllocMode::Ssr });
         }
@@ -167,7 +167,7 @@ impl Segments {
                 let segment = self.sit.segment(self.disk.io(), number)?;
                 if segment.valid_blocks > 0 && !current.contains(&number) {
                     let room = BLOCKS_PER_SEGMENT as u16 - segment.protected_blocks;
-                    placement.add_holes(number, room, segment.kind.is_node());
+                    placement.add_holes(number, room, segment.kind);
                 }
             }
         }
@@ -182,19 +182,19 @@ mod tests {
     #[test]
     fn a_zone_has_room_for_both_or_none() {
         let mut placement = ZonePlacement::default();
-        placement.add_holes(SegNo(1), 100, false);
+        placement.add_holes(SegNo(1), 100, SegmentType::WarmData);
         assert_eq!(placement.room(), None);
-        placement.add_holes(SegNo(2), LEAST_ROOM - 1, true);
+        placement.add_holes(SegNo(2), LEAST_ROOM - 1, SegmentType::WarmNode);
         assert_eq!(placement.room(), None, "not worth it");
-        placement.add_holes(SegNo(3), 90, true);
-        placement.add_holes(SegNo(4), 80, true);
+        placement.add_holes(SegNo(3), 90, SegmentType::WarmNode);
+        placement.add_holes(SegNo(4), 80, SegmentType::WarmNode);
         assert_eq!((placement.room(), placement.nodes.unwrap().segment), (Some(90), SegNo(3)));
     }
 
     #[test]
     fn nodes_take_the_first_free_section_and_data_another() {
         let mut placement = ZonePlacement::default();
-        placement.add_holes(SegNo(1), 500, true);
+        placement.add_holes(SegNo(1), 500, SegmentType::WarmNode);
         placement.add_free(SegNo(2), FreeSectionUse { data: false, nodes: false });
         assert_eq!(placement.nodes.unwrap().segment, SegNo(1));
         let free_use = FreeSectionUse { data: true, nodes: true };
