@@ -55,8 +55,20 @@ pub struct FillOptions<'a> {
     /// True if the filled directory takes over the metadata of the source's root: owner, permissions, times
     /// and attributes.
     pub root: bool,
+    /// Use of the blocks that the compression of a file saves.
+    pub saved_space: SavedSpace,
     /// Called for every entry and every run of data.
     pub progress: Option<&'a mut dyn FnMut(Progress<'_>)>,
+}
+
+/// Use of the blocks that the compression of a file saves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SavedSpace {
+    /// They stay reserved for the file, which can be written.
+    #[default]
+    Reserved,
+    /// They are free, and the file cannot be written.
+    Released,
 }
 
 /// Counts the space that a source takes on a volume with this superblock, opened with these options.
@@ -173,6 +185,9 @@ impl Filler<'_> {
                 self.set_xattrs(ino, &entry.meta)?;
                 if let Kind::File { size, data } = &entry.kind {
                     self.content(ino, *size, data.is_some(), &entry.path, source, options)?;
+                    if options.saved_space == SavedSpace::Released {
+                        self.release_saved(ino)?;
+                    }
                 }
                 self.set_times(ino, times(&entry.meta))?;
             }
@@ -354,6 +369,14 @@ impl Filler<'_> {
         );
         self.volume.write(ino, run.offset, &buf[..run.length])?;
         Ok(ControlFlow::Continue(run))
+    }
+
+    /// Releases the blocks that compression saves in a file, if it is compressed.
+    fn release_saved(&mut self, ino: Ino) -> Result<()> {
+        if self.volume.stat(ino)?.compression.is_some() {
+            self.volume.release_saved(ino)?;
+        }
+        Ok(())
     }
 
     fn set_owner(&mut self, ino: Ino, meta: &Metadata) -> Result<()> {

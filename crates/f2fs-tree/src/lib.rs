@@ -25,7 +25,7 @@ mod volume_source;
 
 pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr};
 pub use export::{ExportOptions, Exported, Loss, Sink, export};
-pub use fill::{FillOptions, Filled, Progress, SLACK_BLOCKS, count, fill};
+pub use fill::{FillOptions, Filled, Progress, SLACK_BLOCKS, SavedSpace, count, fill};
 #[cfg(target_os = "linux")]
 pub use host::{DirSink, DirSource, make_private};
 pub use need::{Need, NeedCounter};

@@ -17,7 +17,7 @@ use f2fs::{
         inode::{INLINE_XATTR_WORDS, InodeLayout, inline},
         node::{NodeBlock, NodeFormat},
         node_path::NodePath,
-        superblock::Superblock,
+        superblock::{Features, Superblock},
         xattr::{self, index},
     },
     units::Ino,
@@ -48,6 +48,8 @@ pub(crate) struct Rooms {
     block_bytes: u64,
     /// Bytes for data in the inode; 0 if the volume does not store data inline.
     inline_data: u64,
+    /// The same for files: 0 if new files may become compressed, because compressed files are never inline.
+    inline_file_data: u64,
     /// Slots for names in the inode; 0 if the volume does not store names inline.
     inline_slots: usize,
     block_slots: usize,
@@ -71,10 +73,14 @@ impl Rooms {
         let at = f2fs::Place::Volume;
         let slots = Dentries::new(directory.inline_area(), at).slots();
         let inline_xattrs = inode.inline_xattrs().len();
+        let inline_data = if options.inline_data { inode.layout().inline_bytes() as u64 } else { 0 };
+        let compresses =
+            superblock.features.has(Features::COMPRESSION) && !options.compressed_extensions.is_empty();
         Rooms {
             layout: inode.layout(),
             block_bytes: block_bytes as u64,
-            inline_data: if options.inline_data { inode.layout().inline_bytes() as u64 } else { 0 },
+            inline_data,
+            inline_file_data: if compresses { 0 } else { inline_data },
             inline_slots: if options.inline_dentry { slots } else { 0 },
             block_slots: superblock.block_size.dentries(),
             inline_xattrs,
@@ -209,7 +215,7 @@ impl NeedCounter {
         let whole = [Range { start: 0, end: size }];
         let data = data.unwrap_or(&whole);
         self.total.bytes += data.iter().map(|range| range.end - range.start).sum::<u64>();
-        if self.rooms.is_inline(size) {
+        if size <= self.rooms.inline_file_data {
             return Ok(());
         }
         let bytes = self.rooms.block_bytes;

@@ -28,6 +28,8 @@ pub struct Transform {
     pub fs_config: Option<FsConfig>,
     /// SELinux's labels.
     pub file_contexts: Option<FileContexts>,
+    /// Time of all entries.
+    pub all_times: Option<Time>,
     /// Latest time (SOURCE_DATE_EPOCH). Later times become this one. Then an entry's times depend on its
     /// content alone: the times of access and of change, which every copy of a tree alters, become the time
     /// of the content's last change.
@@ -54,6 +56,10 @@ impl Transform {
             if let Some(contexts) = &self.file_contexts {
                 contexts.apply(&path, entry)?;
             }
+        }
+        if let Some(time) = self.all_times {
+            entry.meta.mtime = time;
+            (entry.meta.atime, entry.meta.ctime) = (Some(time), Some(time));
         }
         if let Some(latest) = self.latest {
             let meta = &mut entry.meta;
@@ -127,6 +133,14 @@ mod tests {
             let meta = entry.meta;
             assert_eq!((meta.mtime, meta.atime, meta.ctime), (expected, Some(expected), Some(expected)));
         }
+    }
+
+    #[test]
+    fn one_time_for_all_entries_replaces_all_times() {
+        let time = Time { seconds: 7, nanoseconds: 0 };
+        let mut entry = entry("x");
+        Transform { all_times: Some(time), ..Transform::default() }.apply(&mut entry).unwrap();
+        assert_eq!((entry.meta.mtime, entry.meta.atime, entry.meta.ctime), (time, Some(time), Some(time)));
     }
 
     #[test]

@@ -471,7 +471,7 @@ fn images_repeat_to_the_byte() {
         let options = engine::Options::new(move || epoch);
         let mut new = NewVolume::begin(device(&image), &plan, true, options).unwrap();
         let transform = Transform { latest: Some(epoch), ..Transform::default() };
-        let options = FillOptions { transform, root: true, progress: None };
+        let options = FillOptions { transform, root: true, ..FillOptions::default() };
         fill(new.volume(), ROOT, &mut DirSource::new(&tree).unwrap(), options).unwrap();
         new.finish().unwrap();
         images.push(fs::read(&image).unwrap());

@@ -10,6 +10,7 @@
 mod below;
 mod cli;
 mod clock;
+mod compress;
 mod daemon;
 mod failure;
 mod fake_root;

@@ -36,7 +36,7 @@ pub enum Existing {
     Nothing,
     /// A regular file of this size.
     File { bytes: u64 },
-    /// A block device, or a part of an image, of this size. It is written in place.
+    /// A block device, a part of an image, or on request a file, of this size. It is written in place.
     InPlace { bytes: u64 },
 }
 

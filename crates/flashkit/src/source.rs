@@ -37,6 +37,9 @@ pub struct Changes {
     /// SELinux's file_contexts: labels by path.
     #[arg(long, value_name = "FILE")]
     pub file_contexts: Option<PathBuf>,
+    /// Time of every entry, in seconds since 1970, instead of the times of the source.
+    #[arg(long, value_name = "SECONDS")]
+    pub all_times: Option<i64>,
     /// Mount point of the volume, the prefix of paths in fs_config and file_contexts; / by default.
     #[arg(long, value_name = "PATH")]
     pub mount_point: Option<String>,
@@ -71,6 +74,7 @@ impl Changes {
                 .to_vec(),
             fs_config: parsed(self.fs_config.as_ref(), FsConfig::parse)?,
             file_contexts: parsed(self.file_contexts.as_ref(), FileContexts::parse)?,
+            all_times: self.all_times.map(|seconds| Time { seconds, nanoseconds: 0 }),
             latest: epoch()?,
         })
     }
@@ -80,12 +84,13 @@ impl Changes {
     /// Refuses options that change a source if there is no source. A new volume's root has an owner all the
     /// same.
     pub fn refuse_without_source(&self) -> Result<()> {
-        for (option, file) in [
-            ("--owner-map", &self.owner_map),
-            ("--fs-config", &self.fs_config),
-            ("--file-contexts", &self.file_contexts),
+        for (option, is_given) in [
+            ("--owner-map", self.owner_map.is_some()),
+            ("--fs-config", self.fs_config.is_some()),
+            ("--file-contexts", self.file_contexts.is_some()),
+            ("--all-times", self.all_times.is_some()),
         ] {
-            if file.is_some() {
+            if is_given {
                 bail!("{option} changes the imported source; name the source with --from");
             }
         }

@@ -173,14 +173,10 @@ pub struct AllOrNothing {
 }
 
 impl AllOrNothing {
-    /// Opens a volume for changes, with times from `clock`.
-    pub fn open(
-        image: &Path,
-        further: &Further,
-        clock: impl Fn() -> Time + Send + Sync + 'static,
-    ) -> Result<AllOrNothing> {
+    /// Opens a volume for changes.
+    pub fn open(image: &Path, further: &Further, options: Options) -> Result<AllOrNothing> {
         let mut files = Vec::new();
-        let options = Options { checkpoint_when_asked: true, ..Options::new(clock) };
+        let options = Options { checkpoint_when_asked: true, ..options };
         let volume = open_with(image, further, options, |file| {
             let file = Arc::new(Refillable::new(file));
             files.push(file.clone());

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use f2fs::Error;
-use f2fs_tree::FillOptions;
+use f2fs::{Error, engine::Options};
+use f2fs_tree::{FillOptions, SavedSpace, Transform};
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
 use crate::{
     clock,
+    compress::Compress,
     interrupt::Outcome,
     progress, render,
     source::{Changes, Content},
@@ -39,6 +40,8 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     changes: Changes,
+    #[command(flatten)]
+    compress: Compress,
 }
 
 /// Summary of an import.
@@ -50,6 +53,17 @@ struct Imported {
     free_bytes: u64,
 }
 
+/// Returns the engine's options. If the source's times are replaced or limited, new inodes and changed directories
+/// have that time, too, so that the same call makes the same volume.
+fn engine_options(args: &Args, transform: &Transform) -> Options {
+    let mut options = match transform.all_times.or(transform.latest) {
+        Some(time) => Options::new(move || time),
+        None => Options::new(clock::now),
+    };
+    args.compress.apply(&mut options);
+    options
+}
+
 /// Imports the content. The last checkpoint makes either all or nothing of it durable.
 pub fn run(args: &Args) -> Result<()> {
     let name = || args.target.to_string();
@@ -57,10 +71,12 @@ pub fn run(args: &Args) -> Result<()> {
     let into = std::iter::once(&args.target.image).chain(&args.further.devices);
     let content = Content::find(&args.source, transform.owners.as_ref())?;
     let content = content.leaving_out(into.map(PathBuf::as_path));
-    let mut import = AllOrNothing::open(&args.target.image, &args.further, clock::now)?;
+    let mut import = AllOrNothing::open(&args.target.image, &args.further, engine_options(args, &transform))?;
     let volume = &mut import.volume;
+    args.compress.require(volume.superblock().features).with_context(name)?;
     let into = volume.resolve(&args.target.path, true).with_context(name)?;
-    if content.is_repeatable() {
+    // How much compression will release is not known in advance.
+    if content.is_repeatable() && args.compress.saved_space() == SavedSpace::Reserved {
         // If the content does not fit, not a block is written.
         let mut source = content.open()?;
         let need = f2fs_tree::count(&mut *source, &transform, volume.superblock(), volume.options());
@@ -76,7 +92,8 @@ pub fn run(args: &Args) -> Result<()> {
     let bar = progress::bytes("importing", None, args.quiet || args.json);
     let mut source = content.open()?;
     let mut tell = progress::teller(&bar);
-    let how = FillOptions { transform, root: false, progress: Some(&mut tell) };
+    let saved_space = args.compress.saved_space();
+    let how = FillOptions { transform, root: false, saved_space, progress: Some(&mut tell) };
     let done = match f2fs_tree::fill(&mut import.volume, into, &mut *source, how) {
         Ok(done) => done,
         Err(error) => {

@@ -25,6 +25,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::{
+    compress::Compress,
     interrupt::Outcome,
     output::{Existing, Output},
     progress, render, size,
@@ -78,6 +79,10 @@ pub struct Args {
     /// or a partition table.
     #[arg(short, long)]
     force: bool,
+    /// Write into the existing file. By default a new file replaces it once it is complete, so that an interrupt
+    /// leaves the old one.
+    #[arg(long, conflicts_with = "minimize")]
+    in_place: bool,
     /// Print the result without writing anything.
     #[arg(long)]
     dry_run: bool,
@@ -94,6 +99,8 @@ pub struct Args {
     shape: Shape,
     #[command(flatten)]
     changes: Changes,
+    #[command(flatten)]
+    compress: Compress,
 }
 
 /// Properties of the new volume.
@@ -193,13 +200,17 @@ fn all_features() -> Vec<&'static str> {
 /// Makes the volume.
 pub fn run(args: &Args) -> Result<()> {
     let name = || args.image.display().to_string();
-    let existing = Existing::look(&args.range.of(&args.image), args.force)?;
+    let existing = match Existing::look(&args.range.of(&args.image), args.force)? {
+        Existing::File { bytes } if args.in_place => Existing::InPlace { bytes },
+        other => other,
+    };
     let time = time(args)?;
     let advice = advice(args, existing)?;
     let options = args.shape.options(args, time, advice.as_ref())?;
     let transform = args.changes.read()?;
     if args.from.is_none() {
         args.changes.refuse_without_source()?;
+        args.compress.refuse_without_source()?;
     }
     let content = args.from.as_deref();
     let content = content.map(|from| Content::find(from, transform.owners.as_ref())).transpose()?;
@@ -217,7 +228,7 @@ pub fn run(args: &Args) -> Result<()> {
             Some(content) => {
                 let mut source = content.open()?;
                 let need =
-                    f2fs_tree::count(&mut *source, &transform, &plan.superblock, &engine_options(time));
+                    f2fs_tree::count(&mut *source, &transform, &plan.superblock, &engine_options(args, time));
                 Some(need.map_err(|error| content.explain(error, &args.image, Into::into))?)
             }
             None => None,
@@ -250,14 +261,15 @@ pub fn run(args: &Args) -> Result<()> {
     }
     // On one thread, reading the source and writing the image would alternate; on two they overlap.
     let device = Arc::new(Behind::new(device, WAITING_BYTES));
-    let mut new = NewVolume::begin(device, &plan, is_blank, engine_options(time)).with_context(name)?;
+    let mut new = NewVolume::begin(device, &plan, is_blank, engine_options(args, time)).with_context(name)?;
     let mut filled = (0, 0);
     if let Some(content) = &content {
         let bar = progress::bytes("filling", None, args.quiet || args.json);
         let mut source = content.open()?;
         let root = new.volume().superblock().root_ino;
         let mut tell = progress::teller(&bar);
-        let how = FillOptions { transform, root: true, progress: Some(&mut tell) };
+        let saved_space = args.compress.saved_space();
+        let how = FillOptions { transform, root: true, saved_space, progress: Some(&mut tell) };
         let done = f2fs_tree::fill(new.volume(), root, &mut *source, how);
         let done = done
             .map_err(|error| content.explain(error, &args.image, |error| too_small(error, args, existing)))?;
@@ -321,8 +333,10 @@ fn time(args: &Args) -> Result<Time> {
 }
 
 /// Returns the engine's options. One time for everything makes the image reproducible.
-fn engine_options(time: Time) -> engine::Options {
-    engine::Options::new(move || time)
+fn engine_options(args: &Args, time: Time) -> engine::Options {
+    let mut options = engine::Options::new(move || time);
+    args.compress.apply(&mut options);
+    options
 }
 
 impl Shape {
@@ -338,7 +352,8 @@ impl Shape {
         });
         let mut options = mkfs::Options::new(*uuid.as_bytes());
         options.label = self.label.clone();
-        options.features = mkfs::parse_features(&self.features.join(","))?;
+        let features = mkfs::parse_features(&self.features.join(","))?;
+        options.features = features.with(args.compress.features());
         options.block_size = self.block_size;
         let advised = |of: fn(&Advice) -> u64| advice.map_or(Ok(1), |advice| u32::try_from(of(advice)));
         options.segments_per_section =
@@ -393,8 +408,13 @@ fn sizes(
         (_, None) if args.minimize => {
             let content = content.expect("--minimize requires --from");
             let mut source = content.open()?;
-            let smallest =
-                f2fs_tree::smallest_for(&mut *source, transform, options, &engine_options(time), args.free);
+            let smallest = f2fs_tree::smallest_for(
+                &mut *source,
+                transform,
+                options,
+                &engine_options(args, time),
+                args.free,
+            );
             smallest.map_err(|error| content.explain(error, &args.image, Into::into))?
         }
         (Existing::InPlace { bytes } | Existing::File { bytes }, None) => bytes,
