@@ -3,7 +3,7 @@
 # Finds the cargo of rustup in a shell that does not have it in its path yet, before an older one of the distribution.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: setup programs test study bench lint targets unit hostile golden
+.PHONY: setup programs test study bench lint targets unit hostile golden install
 
 ## setup: install what is missing on Debian or Ubuntu
 setup:
@@ -64,3 +64,9 @@ hostile:
 ## golden: make the golden images again with the kernel
 golden: setup
 	cargo xtask golden
+
+## install: the program that `cargo build --release --locked -p flashkit` made, its manual, completions, mount helpers and links
+## under the names of f2fs-tools; PREFIX= and DESTDIR= choose the place
+PREFIX ?= /usr/local
+install:
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) scripts/install

@@ -2,7 +2,7 @@
 //!
 //! *Invariants*: this file has no logic. stdout is data and stderr is for people. A closed stdout counts as
 //! success; a closed stderr is ignored. The exit code is 0, 1 for a failure, 2 for invalid usage, and 130
-//! after an interrupt; `fsck` has those of fsck(8).
+//! after an interrupt; `fsck` has those of fsck(8), and under the name of a tool of f2fs-tools the codes are that tool's.
 
 // The standard macros panic if the output is closed. `render` and `notice` do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -12,6 +12,7 @@ mod cli;
 mod clock;
 mod compress;
 mod daemon;
+mod drop_in;
 mod failure;
 mod fake_root;
 mod interrupt;
@@ -32,24 +33,32 @@ use std::{ffi::OsString, io::Write, process::ExitCode};
 
 use anyhow::Result;
 use clap::Parser;
+use drop_in::Tool;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let all = arguments.clone();
-    let run = || {
-        let arguments = verbs::mount::helper_call(&arguments).unwrap_or(Ok(arguments))?;
-        match cli::Cli::try_parse_from(arguments) {
-            Ok(cli) => verbs::run(cli.verb),
-            Err(told) => help(&told, verbs::fsck::usage_code(&all)),
-        }
+    let tool = drop_in::tool(&arguments);
+    let done = match tool {
+        Some(tool) => tool.run(&arguments[1..]),
+        None => run(arguments),
     };
-    match run() {
+    match done {
         Ok(code) => code,
         Err(error) if render::has_no_reader(&error) => ExitCode::SUCCESS,
         Err(error) => {
             failure::tell(&error);
-            ExitCode::FAILURE
+            tool.map_or(ExitCode::FAILURE, Tool::failed)
         }
+    }
+}
+
+/// Runs the verb that the arguments name.
+fn run(arguments: Vec<OsString>) -> Result<ExitCode> {
+    let usage = verbs::fsck::usage_code(&arguments);
+    let arguments = verbs::mount::helper_call(&arguments).unwrap_or(Ok(arguments))?;
+    match cli::Cli::try_parse_from(arguments) {
+        Ok(cli) => verbs::run(cli.verb),
+        Err(told) => help(&told, usage),
     }
 }
 

@@ -93,7 +93,9 @@ pub fn files(name: &str) -> &'static [Row] {
 /// Returns related pages, beyond the main page and the verb's subcommands.
 pub fn see_also(name: &str) -> &'static [(&'static str, &'static str)] {
     match name {
-        "flashkit" => &[("flashkit-filling", "7"), ("flashkit-json", "7"), ("mkfs.f2fs", "8")],
+        "flashkit" => {
+            &[("flashkit-filling", "7"), ("flashkit-json", "7"), ("flashkit-names", "7"), ("mkfs.f2fs", "8")]
+        }
         "flashkit-mkfs" => &[
             ("flashkit-filling", "7"),
             ("flashkit-import", "1"),

@@ -13,9 +13,10 @@ use clap_mangen::roff::{Inline, Roff, bold, roman};
 /// Date of this version. It makes the pages reproducible.
 const VERSION_DATE: &str = "2026-11-22";
 /// Documents: name and text.
-const DOCUMENTS: [(&str, &str); 2] = [
+const DOCUMENTS: [(&str, &str); 3] = [
     ("flashkit-filling", include_str!("../../../../docs/FILLING.md")),
     ("flashkit-json", include_str!("../../../../docs/JSON.md")),
+    ("flashkit-names", include_str!("../../../../docs/NAMES.md")),
 ];
 /// Section of the documents.
 const DOCUMENTS_SECTION: &str = "7";

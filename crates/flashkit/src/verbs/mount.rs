@@ -18,8 +18,9 @@ use crate::{
 };
 
 /// Names under which mount(8) calls the program as a helper. It uses the second to remount a mount made by
-/// root, which has that type.
-const HELPER_NAMES: [&str; 3] = ["mount.fuse.flashkit", "mount.fuseblk.flashkit", "mount.flashkit"];
+/// root, which has that type, and the last for `mount -t f2fs` on a kernel without f2fs.
+const HELPER_NAMES: [&str; 4] =
+    ["mount.fuse.flashkit", "mount.fuseblk.flashkit", "mount.flashkit", "mount.f2fs"];
 
 /// Socket of the system log (syslog(3)).
 const LOG: &str = "/dev/log";
@@ -200,6 +201,8 @@ mod tests {
             ["/sbin/mount.fuse.flashkit", "a.img", "/mnt", "-n", "-o", "rw,dev", "-t", "fuse.flashkit"];
         assert_eq!(call(&words).unwrap(), ["flashkit", "mount", "-o", "rw,dev", "--", "a.img", "/mnt"]);
         assert_eq!(call(&["flashkit", "mount", "a.img", "/mnt"]), None);
+        let words = ["mount.f2fs", "a", "b", "-o", "rw,background_gc=on"];
+        assert_eq!(call(&words).unwrap(), ["flashkit", "mount", "-o", "rw,background_gc=on", "--", "a", "b"]);
         let words = ["mount.flashkit", "-rv", "a", "b"];
         assert_eq!(call(&words).unwrap(), ["flashkit", "mount", "-o", "ro", "--", "a", "b"]);
         let words = ["mount.fuseblk.flashkit", "/dev/loop0", "/mnt", "-o", "rw,remount,blksize=4096"];
