@@ -46,6 +46,18 @@ struct Holder<'a> {
     first_block: u64,
 }
 
+impl Holder<'_> {
+    /// Returns the length of the file's clusters, or 1 if it is not compressed.
+    fn cluster_blocks(&self) -> usize {
+        self.inode.map_or(1, |inode| inode.layout().cluster_blocks())
+    }
+
+    /// Returns true if the blocks that compression saves were released.
+    fn is_released(&self) -> bool {
+        self.inode.is_some_and(|inode| inode.has_inline(inline::COMPRESS_RELEASED))
+    }
+}
+
 impl Checker<'_> {
     /// Checks a direct node.
     pub fn check_direct(&mut self, nid: Nid, entry: Entry, bytes: &[u8]) {
@@ -86,8 +98,7 @@ impl Checker<'_> {
     }
 
     fn check_all(&mut self, holder: &Holder<'_>, addrs: &[BlockAddr]) {
-        let released = holder.inode.is_some_and(|inode| inode.has_inline(inline::COMPRESS_RELEASED));
-        let cluster = holder.inode.map_or(1, |inode| inode.layout().cluster_blocks());
+        let released = holder.is_released();
         let mut blocks = 0u32;
         for (index, addr) in addrs.iter().enumerate() {
             match *addr {
@@ -105,7 +116,7 @@ impl Checker<'_> {
         }
         self.report.sums.blocks += u64::from(blocks);
         if holder.inode.is_some() {
-            self.check_clusters(holder, addrs, cluster, released);
+            self.check_clusters(holder, addrs);
             self.check_extent(holder, addrs);
         }
     }
@@ -151,7 +162,12 @@ impl Checker<'_> {
         }
     }
 
-    fn check_clusters(&mut self, holder: &Holder<'_>, addrs: &[BlockAddr], cluster: usize, released: bool) {
+    fn check_clusters(&mut self, holder: &Holder<'_>, addrs: &[BlockAddr]) {
+        let cluster = holder.cluster_blocks();
+        let rest = match holder.is_released() {
+            true => [BlockAddr::NULL, BlockAddr::NEW],
+            false => [BlockAddr::NEW; 2],
+        };
         let mut saved = 0;
         for (number, chunk) in addrs.chunks(cluster).enumerate() {
             let block = holder.first_block + (number * cluster) as u64;
@@ -159,7 +175,6 @@ impl Checker<'_> {
                 continue;
             }
             let data = chunk[1..].iter().take_while(|addr| addr.is_real()).count();
-            let rest = if released { [BlockAddr::NULL, BlockAddr::NEW] } else { [BlockAddr::NEW; 2] };
             let is_whole = cluster > 1
                 && chunk[0] == BlockAddr::COMPRESS
                 && data > 0

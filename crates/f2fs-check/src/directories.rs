@@ -273,7 +273,12 @@ impl Checker<'_> {
             if let Some(own) = self.table.find(walk.ino.into()) {
                 self.table.take_links(own, 1);
             }
-            self.note_parent(entry.ino, walk.number, was_named, at, shown);
+            if was_named {
+                let known = format!("{shown} is another name of the directory {}", entry.ino);
+                self.add(Kind::DirSecondName, at, known);
+            } else {
+                self.note_parent(entry.ino, walk.number);
+            }
         }
     }
 

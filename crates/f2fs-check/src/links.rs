@@ -6,7 +6,7 @@ use f2fs::{
 };
 
 use crate::{
-    Finding, Kind,
+    Certainty, Finding, Kind,
     checker::Checker,
     table::{Entry, fact},
 };
@@ -52,12 +52,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Notes that a directory names another one.
-    pub fn note_parent(&mut self, child: Ino, parent: usize, was_named: bool, at: Place, shown: &str) {
-        if was_named {
-            self.add(Kind::DirSecondName, at, format!("{shown} is another name of the directory {child}"));
-            return;
-        }
+    /// Notes that a directory, by its index, names another one.
+    pub fn note_parent(&mut self, child: Ino, parent: usize) {
         if let Ok(number) = self.directories.binary_search_by_key(&child, |directory| directory.ino) {
             self.directories[number].parent = u32::try_from(parent).ok();
         }
@@ -76,13 +72,16 @@ impl Checker<'_> {
         self.check_cycles();
         let inodes: Vec<(Nid, Entry)> =
             self.table.iter().filter(|(nid, entry)| self.table.ino(*entry) == Ino::from(*nid)).collect();
+        // The name of an inode may be in a directory that could not be read.
         let any_broken = self.directories.iter().any(|directory| directory.is_broken);
+        let unreached = if any_broken { Certainty::Unclear } else { Kind::InodeUnreached.certainty() };
         for (nid, entry) in inodes {
-            self.check_count(nid, entry, any_broken);
+            self.check_count(nid, entry, unreached);
         }
     }
 
-    fn check_count(&mut self, nid: Nid, entry: Entry, any_broken: bool) {
+    /// Checks the link count of an inode. `unreached` is the certainty of the finding that it has no name.
+    fn check_count(&mut self, nid: Nid, entry: Entry, unreached: Certainty) {
         let ino = Ino::from(nid);
         let skipped = fact::BROKEN | fact::HIDDEN | fact::ORPHAN | fact::INVALID;
         if self.table.has(entry, skipped) || self.table.kind(entry).is_none() {
@@ -94,12 +93,9 @@ impl Checker<'_> {
                 let name = f2fs::printable::name(inode.last_name()).into_owned();
                 format!("; it was entered as \"{name}\" into inode {}", inode.head().pino.get())
             });
-            let mut finding =
-                Finding::new(Kind::InodeUnreached, Place::Inode(ino), format!("no directory names it{own}"));
-            if any_broken {
-                finding = finding.with_certainty(crate::Certainty::Unclear);
-            }
-            self.report.add(finding);
+            let known = format!("no directory names it{own}");
+            let finding = Finding::new(Kind::InodeUnreached, Place::Inode(ino), known);
+            self.report.add(finding.with_certainty(unreached));
             return;
         }
         let left = self.table.links_left(entry);

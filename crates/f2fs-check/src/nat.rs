@@ -95,9 +95,8 @@ impl Reading<'_> {
         let count = block.len() / nat::ENTRY_BYTES;
         let first = index as usize * count;
         let journaled = self.journal.first().is_some_and(|(nid, _)| nid.index() < first + count);
-        let is_zero = block.iter().all(|byte| *byte == 0);
-        self.nat_bits(index, block, is_zero);
-        if is_zero && !journaled {
+        self.nat_bits(index, block);
+        if is_zero(block) && !journaled {
             return;
         }
         for at in 0..count {
@@ -140,13 +139,10 @@ impl Reading<'_> {
 
     /// Compares the full and empty maps with a block of the table. Linux takes the nids of a block that is
     /// marked as empty for free.
-    fn nat_bits(&mut self, index: u32, block: &[u8], is_zero: bool) {
+    fn nat_bits(&mut self, index: u32, block: &[u8]) {
         let Some((full, empty)) = &self.pack.nat_bits else { return };
         let count = block.len() / nat::ENTRY_BYTES;
-        let mut used = match is_zero {
-            true => 0,
-            false => (0..count).filter(|at| !nat::entry(block, *at).is_free()).count(),
-        };
+        let mut used = used_entries(block);
         if index == 0 && nat::entry(block, 0).is_free() {
             // Nid 0 counts as used.
             used += 1;
@@ -170,4 +166,17 @@ impl Reading<'_> {
             self.report.add(Finding::new(Kind::NatBits, Place::Checkpoint(self.pack.number), known));
         }
     }
+}
+
+/// Counts the entries of a block of the table that are in use.
+fn used_entries(block: &[u8]) -> usize {
+    if is_zero(block) {
+        return 0;
+    }
+    (0..block.len() / nat::ENTRY_BYTES).filter(|at| !nat::entry(block, *at).is_free()).count()
+}
+
+/// Returns true if a block is all zeroes: all its entries are free.
+fn is_zero(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
 }
