@@ -17,7 +17,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use flash::{
-    FaultPlan, Profile,
+    Condition, FaultPlan, Profile,
     probe::{Findings, Options, probe},
     random_profiles,
     verbs::{self, NewCard, Serve, Serving},
@@ -109,7 +109,11 @@ impl Subject {
     fn serve(seed: u64, dir: &Path) -> Result<Subject> {
         let (profile, noise) = random_profiles::device(seed);
         let path = dir.join(seed.to_string());
-        verbs::new(&path, profile.clone(), NewCard { size_bytes: None, preconditioned: true })?;
+        verbs::new(
+            &path,
+            profile.clone(),
+            NewCard { size_bytes: None, condition: Condition::Preconditioned },
+        )?;
         let address = format!("unix:{}", dir.join(format!("{seed}.socket")).display()).parse()?;
         let how = Serve { real_time: true, faults: noise.clone(), trace: false };
         let serving = verbs::serve(&path, &address, how)?;
@@ -120,7 +124,7 @@ impl Subject {
         let started = Instant::now();
         let truth = Said::of(&Findings::of(&self.profile));
         let unit = truth.unit_bytes.context("flashbench needs the size of a unit")?;
-        let card = random_profiles::card(&self.profile, self.noise.clone(), false);
+        let card = random_profiles::card(&self.profile, self.noise.clone(), Condition::Fresh);
         let options = Options { write: true, budget_bytes: u64::MAX, budget_ns: u64::MAX / 2, seed: 1 };
         let probed = Said::of(&probe(&card, &card, options, &mut |_, _| {})?);
 

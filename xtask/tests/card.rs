@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use anyhow::{Context, Result, ensure};
 use block::nbd::Address;
 use flash::{
-    Command, Profile, Trace,
+    Command, Condition, Profile, Trace,
     verbs::{self, NewCard, Serve},
 };
 use guest::{Content, Manifest, Op, Scope, differences, op::Answer};
@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 /// Makes a card of 192 MiB in `path`, and serves it at `address`.
 fn serve(path: &Path, profile: &str, address: &str) -> verbs::Serving {
     let profile = Profile::named(profile).expect("built in");
-    let how = NewCard { size_bytes: Some(192 * MIB), preconditioned: true };
+    let how = NewCard { size_bytes: Some(192 * MIB), condition: Condition::Preconditioned };
     verbs::new(path, profile, how).expect("a new card");
     let address: Address = address.parse().expect("an address");
     verbs::serve(path, &address, Serve { trace: true, ..Serve::default() }).expect("listens")

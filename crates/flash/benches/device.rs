@@ -8,7 +8,7 @@ use std::{
 };
 
 use block::{Device, Rng};
-use flashkit_flash::{Card, Model, Op, Profile};
+use flashkit_flash::{Card, Condition, Model, Op, Profile};
 use serde_json::json;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -22,7 +22,7 @@ const PLACES: u64 = (256 << 20) / BLOCK;
 fn main() -> Result<()> {
     for name in ["survey-class10", "survey-ssd", "bergmann-stick", "survey-class4", "survey-usb-stick"] {
         let profile = Profile::named(name)?.with_size(TIB)?;
-        let mut model = Model::new(profile.clone(), false);
+        let mut model = Model::new(profile.clone(), Condition::Fresh);
         let mut rng = Rng::new(1);
         let rate = rate(|n| Ok(model.submit(0, Op::write(n * BLOCK, BLOCK)).map(drop)?))?;
         tell(&format!("{name}: 4 KiB writes in sequence"), rate, "1/s")?;
@@ -34,11 +34,11 @@ fn main() -> Result<()> {
         tell(&format!("{name}: 4 KiB reads at random"), rate, "1/s")?;
     }
     // A full card of the profile's own size, on which every write waits for garbage collection.
-    let mut model = Model::new(Profile::named("survey-class10")?, true);
+    let mut model = Model::new(Profile::named("survey-class10")?, Condition::Preconditioned);
     let (mut rng, places) = (Rng::new(1), model.profile().size_bytes / BLOCK);
     let rate = self::rate(|_| Ok(model.submit(0, Op::write(rng.below(places) * BLOCK, BLOCK)).map(drop)?))?;
     tell("survey-class10, full: 4 KiB writes at random", rate, "1/s")?;
-    let card = Card::new(Profile::named("survey-class10")?.with_size(TIB)?, false);
+    let card = Card::new(Profile::named("survey-class10")?.with_size(TIB)?, Condition::Fresh);
     let rate = self::rate(|n| Ok(card.write(n % PLACES * BLOCK, &[7; BLOCK as usize])?))?;
     tell("survey-class10: 4 KiB writes with data in memory", rate, "1/s")?;
     memory()
@@ -66,7 +66,7 @@ fn core_ns() -> Result<u64> {
 /// Measures the memory of a full card of 1 TiB, when new and after random writes of 1 GiB.
 fn memory() -> Result<()> {
     let before = resident_bytes()?;
-    let mut model = Model::new(Profile::named("survey-ssd")?.with_size(TIB)?, true);
+    let mut model = Model::new(Profile::named("survey-ssd")?.with_size(TIB)?, Condition::Preconditioned);
     let mib = |now: u64| now.saturating_sub(before) as f64 / f64::from(1 << 20);
     tell("a preconditioned card of 1 TiB, memory", mib(resident_bytes()?), "MiB")?;
     let mut rng = Rng::new(1);

@@ -6,7 +6,7 @@
 //! data again and how a test proves that no data was lost.
 //!
 //! Only blocks that were touched take memory. A card that was written in full before it was opened
-//! (`preconditioned`) holds in block `n` the logical pages of block `n`, without memory for them.
+//! ([`Condition::Preconditioned`]) holds in block `n` the logical pages of block `n`, without memory for them.
 
 mod blocks;
 
@@ -19,7 +19,7 @@ use std::{
 use blocks::Blocks;
 use serde::{Deserialize, Serialize};
 
-use crate::{op::Refusal, profile::Profile};
+use crate::{condition::Condition, op::Refusal, profile::Profile};
 
 /// Tag of a page without data.
 pub const NOTHING: u32 = u32::MAX;
@@ -101,11 +101,11 @@ pub struct Array {
 }
 
 impl Array {
-    /// Makes the flash of a card of this profile: fresh from the factory, or with every address written once.
-    pub fn new(profile: &Profile, preconditioned: bool) -> Array {
+    /// Makes the flash of a card of this profile.
+    pub fn new(profile: &Profile, condition: Condition) -> Array {
         let data_blocks = profile.data_blocks();
         let block_count = data_blocks + profile.flash.spare_blocks - profile.flash.bad_blocks;
-        let implicit = if preconditioned { data_blocks } else { 0 };
+        let implicit = if condition.is_preconditioned() { data_blocks } else { 0 };
         Array {
             pages_per_block: profile.pages_per_block(),
             block_count,
@@ -254,8 +254,8 @@ impl Array {
 
     /// Checks that this can be the flash of a card of this profile, because it may come from an untrusted
     /// file. Returns a description of the first error.
-    pub(crate) fn check(&self, profile: &Profile, preconditioned: bool) -> Result<(), String> {
-        let twin = Array::new(profile, preconditioned);
+    pub(crate) fn check(&self, profile: &Profile, condition: Condition) -> Result<(), String> {
+        let twin = Array::new(profile, condition);
         let same = self.pages_per_block == twin.pages_per_block
             && self.block_count == twin.block_count
             && self.endurance_erases == twin.endurance_erases

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     card::{Card, Pace},
+    condition::Condition,
     model::{Model, State},
     profile::{Profile, ProfileError},
 };
@@ -49,11 +50,12 @@ const FORMAT: u32 = 3;
 #[derive(Serialize, Deserialize)]
 struct Stored<S> {
     format: u32,
-    /// True if the card is in use, or was when its program died.
+    /// The card is in use, or was when its program died.
     in_use: bool,
     /// The profile, in the form of a profile's file.
     profile: String,
-    preconditioned: bool,
+    #[serde(rename = "preconditioned")]
+    condition: Condition,
     state: S,
 }
 
@@ -61,7 +63,7 @@ struct Stored<S> {
 pub struct CardFile {
     path: PathBuf,
     card: std::sync::Arc<Card>,
-    preconditioned: bool,
+    condition: Condition,
 }
 
 impl CardFile {
@@ -69,7 +71,7 @@ impl CardFile {
     ///
     /// # Errors
     /// [`CardError::Io`].
-    pub fn create(path: &Path, profile: Profile, preconditioned: bool) -> Result<(), CardError> {
+    pub fn create(path: &Path, profile: Profile, condition: Condition) -> Result<(), CardError> {
         let state_path = state_path(path);
         if state_path.exists() {
             let what = "the card exists already; remove it, or choose another name".into();
@@ -77,8 +79,8 @@ impl CardFile {
         }
         // Stays open, and so locked, until the card is complete.
         let _data = FileDevice::create(path, profile.size_bytes).map_err(|e| io_error(path, e))?;
-        let model = Model::new(profile, preconditioned);
-        store(path, &model, preconditioned, false).inspect_err(|_| {
+        let model = Model::new(profile, condition);
+        store(path, &model, condition, Usage::PutAway).inspect_err(|_| {
             // The new file is useless. The caller gets the first error.
             let _ = fs::remove_file(path);
         })
@@ -94,8 +96,8 @@ impl CardFile {
             return Err(no_card(path.to_path_buf()));
         }
         let data = FileDevice::open(path, options).map_err(|e| io_error(path, e))?;
-        let (mut model, preconditioned, was_in_use) = load(path)?;
-        if was_in_use {
+        let Loaded { mut model, condition, usage } = load(path)?;
+        if usage == Usage::InUse {
             model.power_cycle().map_err(|refusal| io_error(path, refusal.into()))?;
         }
         let size_bytes = block::Device::geometry(&data).size_bytes;
@@ -103,9 +105,9 @@ impl CardFile {
             let what = format!("the card has {} bytes and its data {size_bytes}", model.profile().size_bytes);
             return Err(CardError::State { path: state_path(path), what });
         }
-        store(path, &model, preconditioned, true)?;
+        store(path, &model, condition, Usage::InUse)?;
         let card = std::sync::Arc::new(Card::from_parts(model, Box::new(data), pace));
-        Ok(CardFile { path: path.to_path_buf(), card, preconditioned })
+        Ok(CardFile { path: path.to_path_buf(), card, condition })
     }
 
     /// Returns true if the file at `path` is a card's, usable or not: it has a state file beside it.
@@ -118,7 +120,7 @@ impl CardFile {
     /// # Errors
     /// [`CardError`].
     pub fn peek(path: &Path) -> Result<Model, CardError> {
-        Ok(load(path)?.0)
+        Ok(load(path)?.model)
     }
 
     /// The card, to be used and served.
@@ -132,7 +134,7 @@ impl CardFile {
     /// [`CardError::Io`].
     pub fn close(self) -> Result<(), CardError> {
         self.card.put_away().map_err(|e| io_error(&self.path, e))?;
-        self.card.with_model(|model| store(&self.path, model, self.preconditioned, false))
+        self.card.with_model(|model| store(&self.path, model, self.condition, Usage::PutAway))
     }
 }
 
@@ -143,7 +145,21 @@ fn state_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn load(path: &Path) -> Result<(Model, bool, bool), CardError> {
+/// The use of a card at the time when its state was stored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Usage {
+    PutAway,
+    InUse,
+}
+
+/// The content of a card's state.
+struct Loaded {
+    model: Model,
+    condition: Condition,
+    usage: Usage,
+}
+
+fn load(path: &Path) -> Result<Loaded, CardError> {
     let path = state_path(path);
     let text = fs::read(&path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => no_card(path.with_extension("")),
@@ -158,17 +174,19 @@ fn load(path: &Path) -> Result<(Model, bool, bool), CardError> {
         return Err(broken(format!("its format is {}, and this program reads {FORMAT}", stored.format)));
     }
     let profile = Profile::parse(&stored.profile).map_err(|e| broken(format!("its profile: {e}")))?;
-    let model = Model::resume_checked(profile, stored.state, stored.preconditioned).map_err(broken)?;
-    Ok((model, stored.preconditioned, stored.in_use))
+    let condition = stored.condition;
+    let model = Model::resume_checked(profile, stored.state, condition).map_err(broken)?;
+    let usage = if stored.in_use { Usage::InUse } else { Usage::PutAway };
+    Ok(Loaded { model, condition, usage })
 }
 
-fn store(path: &Path, model: &Model, preconditioned: bool, in_use: bool) -> Result<(), CardError> {
+fn store(path: &Path, model: &Model, condition: Condition, usage: Usage) -> Result<(), CardError> {
     let path = state_path(path);
     let stored = Stored {
         format: FORMAT,
-        in_use,
+        in_use: usage == Usage::InUse,
         profile: model.profile().to_toml(),
-        preconditioned,
+        condition,
         state: model.state(),
     };
     let mut fresh = path.clone().into_os_string();
@@ -228,9 +246,9 @@ mod tests {
         for name in ["bergmann-stick", "survey-class10", "survey-ssd", "nand-2003", "survey-class4"] {
             let path = dir.path().join(name);
             // A full bare chip would have to be erased first.
-            let full = name != "nand-2003";
-            let whole = Card::new(small(name), full);
-            CardFile::create(&path, small(name), full).expect("a new card");
+            let condition = Condition::from(name != "nand-2003");
+            let whole = Card::new(small(name), condition);
+            CardFile::create(&path, small(name), condition).expect("a new card");
             let mut rng = block::Rng::new(1);
             for round in 0..3u8 {
                 let file = CardFile::open(&path, Pace::Virtual).expect("put away");
@@ -269,7 +287,7 @@ mod tests {
     fn a_card_whose_program_died_opens_as_after_a_power_cut() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("card");
-        CardFile::create(&path, small("bergmann-stick"), true).expect("a new card");
+        CardFile::create(&path, small("bergmann-stick"), Condition::Preconditioned).expect("a new card");
         let file = CardFile::open(&path, Pace::Virtual).expect("free");
         assert!(matches!(CardFile::open(&path, Pace::Virtual), Err(CardError::Io { .. })), "it is in use");
         file.card().write(8 << 20, &[7; 4096]).expect("within the card");
@@ -286,7 +304,7 @@ mod tests {
     fn a_card_keeps_its_counters_after_a_power_cut() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("card");
-        CardFile::create(&path, small("survey-emmc51"), true).expect("a new card");
+        CardFile::create(&path, small("survey-emmc51"), Condition::Preconditioned).expect("a new card");
         let file = CardFile::open(&path, Pace::Virtual).expect("free");
         file.card().set_faults(crate::FaultPlan { power_cut_at: Some(5), ..Default::default() });
         let written = (0..9).filter(|n| file.card().write(n * 4096, &[7; 4096]).is_ok()).count();
@@ -307,7 +325,7 @@ mod tests {
         for name in ["card.card.new", "card.new"] {
             std::os::unix::fs::symlink(&other, dir.path().join(name)).expect("a link");
         }
-        CardFile::create(&path, small("bergmann-stick"), true).expect("a new card");
+        CardFile::create(&path, small("bergmann-stick"), Condition::Preconditioned).expect("a new card");
         CardFile::open(&path, Pace::Virtual).expect("free").close().expect("put away");
         assert_eq!(fs::read_to_string(&other).expect("readable"), "somebody's");
         // A link in the place of the state is replaced, not followed.
@@ -325,11 +343,13 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         // The data file has a name of the maximum length, so the name of the state file is too long.
         let path = dir.path().join("c".repeat(255));
-        CardFile::create(&path, small("bergmann-stick"), true).expect_err("no name for its state");
+        CardFile::create(&path, small("bergmann-stick"), Condition::Preconditioned)
+            .expect_err("no name for its state");
         assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 0);
         // An existing file of another user stays unchanged.
         fs::write(dir.path().join("card"), "somebody's").expect("writable");
-        CardFile::create(&dir.path().join("card"), small("bergmann-stick"), true).expect_err("it exists");
+        CardFile::create(&dir.path().join("card"), small("bergmann-stick"), Condition::Preconditioned)
+            .expect_err("it exists");
         assert_eq!(fs::read_to_string(dir.path().join("card")).expect("readable"), "somebody's");
         assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1);
     }
@@ -339,7 +359,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("card");
         let mode = |path: &Path| fs::metadata(path).expect("it exists").permissions().mode() & 0o777;
-        CardFile::create(&path, small("bergmann-stick"), true).expect("a new card");
+        CardFile::create(&path, small("bergmann-stick"), Condition::Preconditioned).expect("a new card");
         assert_eq!(mode(&state_path(&path)), mode(&path));
         fs::set_permissions(state_path(&path), fs::Permissions::from_mode(0o640)).expect("ours");
         CardFile::open(&path, Pace::Virtual).expect("free").close().expect("put away");
@@ -350,8 +370,8 @@ mod tests {
     fn damaged_states_are_named_and_nothing_is_overwritten() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("card");
-        CardFile::create(&path, small("bergmann-stick"), false).expect("a new card");
-        let again = CardFile::create(&path, small("bergmann-stick"), false);
+        CardFile::create(&path, small("bergmann-stick"), Condition::Fresh).expect("a new card");
+        let again = CardFile::create(&path, small("bergmann-stick"), Condition::Fresh);
         assert!(matches!(again, Err(CardError::State { .. })));
         let good = fs::read_to_string(state_path(&path)).expect("readable");
         for bad in [

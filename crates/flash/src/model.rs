@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     array::Array,
+    condition::Condition,
     counters::Counters,
     fault::{FaultPlan, Faults},
     latency::LatenciesByCommand,
@@ -68,12 +69,12 @@ pub struct State {
 }
 
 impl Model {
-    /// Makes a card of this profile, fresh from the factory, or with every address written once.
-    pub fn new(profile: Profile, preconditioned: bool) -> Model {
+    /// Makes a card of this profile.
+    pub fn new(profile: Profile, condition: Condition) -> Model {
         profile.check().expect("a profile is checked when it is made");
         let state = State {
-            array: Array::new(&profile, preconditioned),
-            layer: Layer::new(&profile, preconditioned),
+            array: Array::new(&profile, condition),
+            layer: Layer::new(&profile, condition),
             counters: Counters::default(),
             latencies: LatenciesByCommand::default(),
             last_end_bytes: u64::MAX,
@@ -104,9 +105,9 @@ impl Model {
     ///
     /// # Errors
     /// The reason why it cannot be the state of a card of this profile.
-    pub fn resume_checked(profile: Profile, state: State, preconditioned: bool) -> Result<Model, String> {
-        state.array.check(&profile, preconditioned)?;
-        state.layer.check(&profile, preconditioned, &state.array)?;
+    pub fn resume_checked(profile: Profile, state: State, condition: Condition) -> Result<Model, String> {
+        state.array.check(&profile, condition)?;
+        state.layer.check(&profile, condition, &state.array)?;
         if state.slc_pages > 0 && profile.slc_cache.is_none() {
             return Err("the profile has no one-bit cells".into());
         }

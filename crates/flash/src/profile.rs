@@ -238,6 +238,15 @@ const BUILT_IN: &[&str] = &[
 /// clock's 584 years.
 pub(crate) const STEP_NS_MAX: u64 = 100_000_000_000;
 
+/// Returns [`ProfileError::Figure`] from the function unless a figure is as it must be.
+macro_rules! require {
+    ($holds:expr, $figure:literal, $why:expr $(,)?) => {
+        if !$holds {
+            return Err(ProfileError::Figure { figure: $figure, why: $why.to_string() });
+        }
+    };
+}
+
 impl Profile {
     /// Parses a profile's file.
     ///
@@ -304,104 +313,138 @@ impl Profile {
     /// # Errors
     /// [`ProfileError::Figure`] for the first that is not.
     pub fn check(&self) -> Result<(), ProfileError> {
-        let fail = |figure, why: String| Err(ProfileError::Figure { figure, why });
-        let need = |ok: bool, figure, why: &str| match ok {
-            true => Ok(()),
-            false => Err(ProfileError::Figure { figure, why: why.to_string() }),
-        };
         let named = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        need(!self.name.is_empty() && self.name.bytes().all(named), "name", "lower case, digits, dashes")?;
-        let Flash { page_bytes, block_bytes, channels, spare_blocks, .. } = self.flash;
-        need(page_bytes.is_power_of_two(), "flash.page_bytes", "must be a power of two")?;
+        require!(!self.name.is_empty() && self.name.bytes().all(named), "name", "lower case, digits, dashes");
+        self.check_flash()?;
+        self.check_host()?;
+        self.check_layer()?;
+        self.check_areas()?;
+        require!(self.longest_step_ns() <= STEP_NS_MAX, "time", "no step may take over 100 s");
+        require!(self.locality.streams <= 1024, "locality.streams", "at most 1024");
+        Ok(())
+    }
+
+    fn check_flash(&self) -> Result<(), ProfileError> {
+        let Flash { page_bytes, block_bytes, channels, spare_blocks, bad_blocks, endurance_erases } =
+            self.flash;
+        require!(page_bytes.is_power_of_two(), "flash.page_bytes", "must be a power of two");
         let least = if self.is_raw() { 256 } else { 512 };
-        need((least..=1 << 20).contains(&page_bytes), "flash.page_bytes", "512 (a bare chip: 256) to 1 MiB")?;
-        need(
+        require!(
+            (least..=1 << 20).contains(&page_bytes),
+            "flash.page_bytes",
+            "512 (a bare chip: 256) to 1 MiB"
+        );
+        require!(
             block_bytes != 0 && block_bytes % page_bytes == 0 && block_bytes <= 1 << 30,
             "flash.block_bytes",
-            "must be a whole number of pages, up to 1 GiB",
-        )?;
-        need((1..=1024).contains(&channels), "flash.channels", "1 to 1024")?;
-        need(self.size_bytes != 0 && self.size_bytes % 512 == 0, "size_bytes", "must be whole sectors")?;
-        need(spare_blocks <= 1 << 20, "flash.spare_blocks", "at most 2^20")?;
+            "must be a whole number of pages, up to 1 GiB"
+        );
+        require!((1..=1024).contains(&channels), "flash.channels", "1 to 1024");
+        require!(self.size_bytes != 0 && self.size_bytes % 512 == 0, "size_bytes", "must be whole sectors");
+        require!(spare_blocks <= 1 << 20, "flash.spare_blocks", "at most 2^20");
         let blocks = self.size_bytes.div_ceil(u64::from(block_bytes)) + u64::from(spare_blocks);
         // Some numbers of pages have a special meaning.
-        if blocks.saturating_mul(u64::from(block_bytes / page_bytes)) >= u64::from(u32::MAX) - 16 {
-            return fail("size_bytes", format!("too many pages of {page_bytes} bytes"));
-        }
-        let good = i64::from(spare_blocks) - i64::from(self.flash.bad_blocks);
-        need(good >= 0, "flash.bad_blocks", "must not exceed spare_blocks")?;
-        need(self.pages_per_block() <= 1 << 20, "flash.block_bytes", "at most 2^20 pages")?;
-        need(self.flash.endurance_erases >= 1, "flash.endurance_erases", "at least 1")?;
+        require!(
+            blocks.saturating_mul(u64::from(block_bytes / page_bytes)) < u64::from(u32::MAX) - 16,
+            "size_bytes",
+            format!("too many pages of {page_bytes} bytes")
+        );
+        require!(bad_blocks <= spare_blocks, "flash.bad_blocks", "must not exceed spare_blocks");
+        require!(self.pages_per_block() <= 1 << 20, "flash.block_bytes", "at most 2^20 pages");
+        require!(endurance_erases >= 1, "flash.endurance_erases", "at least 1");
+        Ok(())
+    }
+
+    fn check_host(&self) -> Result<(), ProfileError> {
         let Host { max_request_bytes, queue_depth, .. } = self.host;
-        need(
+        require!(
             (512..=64 << 20).contains(&max_request_bytes) && max_request_bytes % 512 == 0,
             "host.max_request_bytes",
-            "must be whole sectors, up to 64 MiB",
-        )?;
-        need((1..=65536).contains(&queue_depth), "host.queue_depth", "1 to 65536")?;
+            "must be whole sectors, up to 64 MiB"
+        );
+        require!((1..=65536).contains(&queue_depth), "host.queue_depth", "1 to 65536");
+        Ok(())
+    }
+
+    fn check_layer(&self) -> Result<(), ProfileError> {
+        let block_bytes = self.flash.block_bytes;
+        let fat_blocks = if self.fat_area.is_some() { 4 } else { 0 };
         match self.layer {
             Layer::Hybrid { au_bytes, open_units, open_random, .. } => {
-                need(
+                require!(
                     au_bytes != 0 && au_bytes % block_bytes == 0,
                     "layer.au_bytes",
-                    "must be a whole number of blocks",
-                )?;
-                need((1..=4096).contains(&open_units), "layer.open_units", "1 to 4096")?;
-                need(open_random <= open_units, "layer.open_random", "must not exceed open_units")?;
+                    "must be a whole number of blocks"
+                );
+                require!((1..=4096).contains(&open_units), "layer.open_units", "1 to 4096");
+                require!(open_random <= open_units, "layer.open_random", "must not exceed open_units");
                 // A log for each open unit, one for a merge, and four for the buffer.
-                let wanted = i64::from(open_units) + 1 + 4 + if self.fat_area.is_some() { 4 } else { 0 };
-                if good < wanted {
-                    return fail("flash.spare_blocks", format!("{good} good ones, but {wanted} are needed"));
-                }
+                self.check_spare(i64::from(open_units) + 1 + 4 + fat_blocks)
             }
             Layer::Page { reserve_blocks } => {
-                need(reserve_blocks >= 1, "layer.reserve_blocks", "at least 1")?;
-                let wanted = i64::from(reserve_blocks) + 2 + if self.fat_area.is_some() { 4 } else { 0 };
-                if good < wanted {
-                    return fail("flash.spare_blocks", format!("{good} good ones, but {wanted} are needed"));
-                }
+                require!(reserve_blocks >= 1, "layer.reserve_blocks", "at least 1");
+                self.check_spare(i64::from(reserve_blocks) + 2 + fat_blocks)
             }
             Layer::Nor | Layer::Nand => {
-                need(self.fat_area.is_none(), "fat_area", "must be absent for a bare chip")?;
-                need(
+                require!(self.fat_area.is_none(), "fat_area", "must be absent for a bare chip");
+                require!(
                     self.size_bytes % u64::from(block_bytes) == 0,
                     "size_bytes",
-                    "must be whole blocks for a bare chip",
-                )?;
+                    "must be whole blocks for a bare chip"
+                );
+                Ok(())
             }
         }
+    }
+
+    /// Checks that there are enough good spare blocks.
+    fn check_spare(&self, wanted: i64) -> Result<(), ProfileError> {
+        let good = i64::from(self.flash.spare_blocks) - i64::from(self.flash.bad_blocks);
+        require!(good >= wanted, "flash.spare_blocks", format!("{good} good ones, but {wanted} are needed"));
+        Ok(())
+    }
+
+    /// Checks the single-bit cells and the FAT area.
+    fn check_areas(&self) -> Result<(), ProfileError> {
         if let Some(slc) = &self.slc_cache {
-            need(!self.is_raw(), "slc_cache", "must be absent for a bare chip")?;
-            need(slc.size_bytes >= u64::from(page_bytes), "slc_cache.size_bytes", "must be at least a page")?;
+            require!(!self.is_raw(), "slc_cache", "must be absent for a bare chip");
+            require!(
+                slc.size_bytes >= u64::from(self.flash.page_bytes),
+                "slc_cache.size_bytes",
+                "must be at least a page"
+            );
         }
         if let Some(fat) = &self.fat_area {
-            let block = u64::from(block_bytes);
+            let block = u64::from(self.flash.block_bytes);
             let end = fat.start_bytes.checked_add(fat.length_bytes);
-            need(
+            require!(
                 fat.length_bytes != 0
                     && fat.start_bytes % block == 0
                     && fat.length_bytes % block == 0
                     && fat.length_bytes / block <= 1 << 16
                     && end.is_some_and(|end| end <= self.size_bytes),
                 "fat_area",
-                "must be whole blocks on the card, at most 65536",
-            )?;
+                "must be whole blocks on the card, at most 65536"
+            );
         }
-        let Times { read_command_ns, write_command_ns, flush_ns, discard_ns, .. } = self.time;
-        let Times { read_page_ns, program_page_ns, erase_block_ns, .. } = self.time;
+        Ok(())
+    }
+
+    /// Returns the longest duration of the profile.
+    fn longest_step_ns(&self) -> u64 {
         let small_write_ns = match self.layer {
             Layer::Hybrid { small_write_ns, .. } => small_write_ns,
             _ => 0,
         };
-        let longest = [
+        let steps_ns = [
             small_write_ns,
-            read_command_ns,
-            write_command_ns,
-            flush_ns,
-            discard_ns,
-            read_page_ns,
-            program_page_ns,
-            erase_block_ns,
+            self.time.read_command_ns,
+            self.time.write_command_ns,
+            self.time.flush_ns,
+            self.time.discard_ns,
+            self.time.read_page_ns,
+            self.time.program_page_ns,
+            self.time.erase_block_ns,
             self.time.short_write_ns,
             self.locality.unit_switch_ns,
             self.locality.stream_miss_ns,
@@ -409,9 +452,7 @@ impl Profile {
             self.fat_area.as_ref().map_or(0, |fat| fat.program_page_ns),
             self.slc_cache.as_ref().map_or(0, |slc| slc.program_page_ns),
         ];
-        need(longest.iter().all(|&ns| ns <= STEP_NS_MAX), "time", "no step may take over 100 s")?;
-        need(self.locality.streams <= 1024, "locality.streams", "at most 1024")?;
-        Ok(())
+        steps_ns.into_iter().fold(0, u64::max)
     }
 }
 

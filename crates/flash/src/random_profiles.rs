@@ -7,6 +7,7 @@ use block::{Device, Geometry, Rng, nbd::Export};
 
 use crate::{
     card::{Card, Pace},
+    condition::Condition,
     fault::FaultPlan,
     model::Model,
     profile::{FatArea, Flash, Host, Layer, Locality, Profile, Times},
@@ -51,93 +52,124 @@ pub fn odd_device(seed: u64) -> (Profile, FaultPlan) {
 }
 
 fn made(seed: u64, choices: &Choices) -> (Profile, FaultPlan) {
-    let mut rng = Rng::new(seed);
-    let mut pick = |choices: &[u64]| choices[rng.below(choices.len() as u64) as usize];
-    let size_bytes = pick(&[2, 4, 8, 16, 32]) * 1000 * 1000 * 1000 / (64 * M) * (64 * M);
-    let large = size_bytes > 6_000_000_000;
-    let au_bytes = pick(if large { choices.large_units_mib } else { choices.small_units_mib }) * M;
-    let limited = pick(&[0, 1, 1, 1, 1, 1, 1, 1]) == 1;
-    let any_order = pick(&[0, 1]) == 1;
-    // Some cards merge whole units, some pieces of them.
-    let pieces = pick(&[1, 1, 4, 16]).min(au_bytes / (256 * K));
-    let open_units = pick(&[1, 2, 2, 3, 3, 4, 5, 6, 8, 10]);
-    let open_random = if any_order { pick(&[1, open_units, open_units]) } else { 0 };
-    let page_bytes = pick(choices.pages_kib) * K;
-    let fat_mib = pick(choices.areas_mib);
-    let rate = pick(&[5, 8, 10, 12, 15, 20, 30, 40]) * 1_000_000;
-    let command_us = pick(&[100, 200, 400, 700, 1000]);
-    let read_command_us = pick(&[200, 300, 400, 700, 1000]);
-    let read_rate = pick(&[15, 17, 20, 40, 80]) * 1_000_000;
-    let switch_us = pick(&[0, 0, 0, 300, 1000]);
-    let crossing_us = pick(&[0, 50, 200]);
-    let small_us = pick(&[0, 0, 5000, 20000]);
-    let max_request = pick(&[120, 512, 1024]) * K;
-    let cached = pick(&[0, 0, 0, 0, 0, 0, 1]) == 1;
-    let block_bytes = if limited { au_bytes / pieces } else { au_bytes };
-    let page_ns = page_bytes * 1_000_000_000 / rate;
-    let slower_front = pick(&[1, 1, 2]);
-    let jitter = pick(&[2, 5, 10]) as f64 / 100.0;
-    let stall_chance = pick(&[0, 2, 10]) as f64 / 1000.0;
-    let stall_ns = pick(&[5, 20, 100]) * 1_000_000;
-    let profile = Profile {
-        name: format!("random-{seed}"),
-        title: "made by seed".into(),
-        size_bytes,
-        host: Host {
-            max_request_bytes: max_request as u32,
-            queue_depth: 1,
-            flush: cached,
-            discard: false,
-            write_cache_bytes: if cached { 512 * K as u32 } else { 0 },
-        },
-        time: Times {
-            read_command_ns: read_command_us * 1000,
-            write_command_ns: command_us * 1000,
-            flush_ns: if cached { 1_000_000 } else { 0 },
-            read_bytes_per_s: read_rate,
+    let drawn = Drawn::new(seed, choices);
+    let noise = FaultPlan { seed, ..drawn.noise.clone() };
+    (drawn.into_profile(seed), noise)
+}
+
+/// The figures drawn for one device.
+struct Drawn {
+    size_bytes: u64,
+    host: Host,
+    time: Times,
+    page_bytes: u64,
+    block_bytes: u64,
+    layer: Layer,
+    locality: Locality,
+    fat_area: Option<FatArea>,
+    noise: FaultPlan,
+}
+
+impl Drawn {
+    /// Draws the figures. Their order decides the device that a seed gives.
+    fn new(seed: u64, choices: &Choices) -> Drawn {
+        let mut rng = Rng::new(seed);
+        let mut pick = |choices: &[u64]| choices[rng.below(choices.len() as u64) as usize];
+        let size_bytes = pick(&[2, 4, 8, 16, 32]) * 1000 * 1000 * 1000 / (64 * M) * (64 * M);
+        let large = size_bytes > 6_000_000_000;
+        let au_bytes = pick(if large { choices.large_units_mib } else { choices.small_units_mib }) * M;
+        let limited = pick(&[0, 1, 1, 1, 1, 1, 1, 1]) == 1;
+        let any_order = pick(&[0, 1]) == 1;
+        // Some cards merge whole units, some pieces of them.
+        let pieces = pick(&[1, 1, 4, 16]).min(au_bytes / (256 * K));
+        let open_units = pick(&[1, 2, 2, 3, 3, 4, 5, 6, 8, 10]);
+        let open_random = if any_order { pick(&[1, open_units, open_units]) } else { 0 };
+        let page_bytes = pick(choices.pages_kib) * K;
+        let fat_mib = pick(choices.areas_mib);
+        let page_ns = page_bytes * 1_000_000_000 / (pick(&[5, 8, 10, 12, 15, 20, 30, 40]) * 1_000_000);
+        let mut time = Times {
+            write_command_ns: pick(&[100, 200, 400, 700, 1000]) * 1000,
+            read_command_ns: pick(&[200, 300, 400, 700, 1000]) * 1000,
+            read_bytes_per_s: pick(&[15, 17, 20, 40, 80]) * 1_000_000,
             read_page_ns: 50_000,
             program_page_ns: page_ns,
             erase_block_ns: 2_000_000,
             ..Times::default()
-        },
-        flash: Flash {
-            page_bytes: page_bytes as u32,
-            block_bytes: block_bytes as u32,
-            channels: 1,
-            spare_blocks: 64,
-            endurance_erases: 100_000,
-            bad_blocks: 0,
-        },
-        layer: match limited {
-            true => Layer::Hybrid {
-                au_bytes: au_bytes as u32,
-                open_units: open_units as u32,
-                open_random: open_random.min(open_units) as u32,
-                small_write_bytes: if small_us > 0 { 8 * K as u32 } else { 0 },
-                small_write_ns: small_us * 1000,
-            },
-            false => Layer::Page { reserve_blocks: 4 },
-        },
-        locality: Locality {
+        };
+        let locality = Locality {
             unit_bytes: au_bytes as u32,
-            unit_switch_ns: switch_us * 1000,
-            read_crossing_ns: crossing_us * 1000,
+            unit_switch_ns: pick(&[0, 0, 0, 300, 1000]) * 1000,
+            read_crossing_ns: pick(&[0, 50, 200]) * 1000,
             ..Locality::default()
-        },
-        slc_cache: None,
-        fat_area: (fat_mib > 0).then(|| FatArea {
+        };
+        let small_us = pick(&[0, 0, 5000, 20000]);
+        let max_request_bytes = (pick(&[120, 512, 1024]) * K) as u32;
+        let cached = pick(&[0, 0, 0, 0, 0, 0, 1]) == 1;
+        time.flush_ns = if cached { 1_000_000 } else { 0 };
+        let fat_area = FatArea {
             start_bytes: 0,
             length_bytes: (fat_mib * M).next_multiple_of(au_bytes),
-            program_page_ns: page_ns * slower_front,
-        }),
-        sources: Default::default(),
-    };
-    (profile, FaultPlan { seed, jitter, stall_chance, stall_ns, ..FaultPlan::default() })
+            program_page_ns: page_ns * pick(&[1, 1, 2]),
+        };
+        let noise = FaultPlan {
+            jitter: pick(&[2, 5, 10]) as f64 / 100.0,
+            stall_chance: pick(&[0, 2, 10]) as f64 / 1000.0,
+            stall_ns: pick(&[5, 20, 100]) * 1_000_000,
+            ..FaultPlan::default()
+        };
+        let hybrid = Layer::Hybrid {
+            au_bytes: au_bytes as u32,
+            open_units: open_units as u32,
+            open_random: open_random.min(open_units) as u32,
+            small_write_bytes: if small_us > 0 { 8 * K as u32 } else { 0 },
+            small_write_ns: small_us * 1000,
+        };
+        Drawn {
+            size_bytes,
+            host: Host {
+                max_request_bytes,
+                queue_depth: 1,
+                flush: cached,
+                discard: false,
+                write_cache_bytes: if cached { 512 * K as u32 } else { 0 },
+            },
+            time,
+            page_bytes,
+            block_bytes: if limited { au_bytes / pieces } else { au_bytes },
+            layer: if limited { hybrid } else { Layer::Page { reserve_blocks: 4 } },
+            locality,
+            fat_area: (fat_mib > 0).then_some(fat_area),
+            noise,
+        }
+    }
+
+    fn into_profile(self, seed: u64) -> Profile {
+        Profile {
+            name: format!("random-{seed}"),
+            title: "made by seed".into(),
+            size_bytes: self.size_bytes,
+            host: self.host,
+            time: self.time,
+            flash: Flash {
+                page_bytes: self.page_bytes as u32,
+                block_bytes: self.block_bytes as u32,
+                channels: 1,
+                spare_blocks: 64,
+                endurance_erases: 100_000,
+                bad_blocks: 0,
+            },
+            layer: self.layer,
+            locality: self.locality,
+            slc_cache: None,
+            fat_area: self.fat_area,
+            sources: Default::default(),
+        }
+    }
 }
 
 /// Makes a fresh card in virtual time. It keeps no data, because only its times matter.
-pub fn card(profile: &Profile, noise: FaultPlan, preconditioned: bool) -> Card {
-    let model = Model::new(profile.clone(), preconditioned).with_faults(noise);
+pub fn card(profile: &Profile, noise: FaultPlan, condition: Condition) -> Card {
+    let model = Model::new(profile.clone(), condition).with_faults(noise);
     let data = NoData(Geometry { size_bytes: profile.size_bytes, sector_bytes: 512 });
     Card::from_parts(model, Box::new(data), Pace::Virtual)
 }

@@ -13,8 +13,9 @@ use block::nbd::{Address, Server};
 use serde::Serialize;
 
 use crate::{
-    card::{self, Pace},
+    card::{self, Pace, ReplayTiming},
     card_file::{CardError, CardFile},
+    condition::Condition,
     counters::Counters,
     fault::FaultPlan,
     latency::LatenciesByCommand,
@@ -88,8 +89,8 @@ fn text_in(path: &Path) -> Result<String, CardError> {
 pub struct NewCard {
     /// Size in bytes, instead of the profile's.
     pub size_bytes: Option<u64>,
-    /// True to start as if every address had been written once, as measurements require.
-    pub preconditioned: bool,
+    /// Condition of the new card.
+    pub condition: Condition,
 }
 
 /// `card new FILE --profile P`.
@@ -101,7 +102,7 @@ pub fn new(path: &Path, profile: Profile, how: NewCard) -> Result<(), CardError>
         Some(size_bytes) => profile.with_size(size_bytes)?,
         None => profile,
     };
-    CardFile::create(path, profile, how.preconditioned)
+    CardFile::create(path, profile, how.condition)
 }
 
 /// A served card. [`stop`](Serving::stop) puts it away.
@@ -169,16 +170,15 @@ impl Serving {
     }
 }
 
-/// `card replay PROFILE TRACE`: replays a trace on a new card, each request at its recorded time or as soon
-/// as the previous one is done.
+/// `card replay PROFILE TRACE`: replays a trace on a new card.
 ///
 /// # Errors
 /// [`CardError`]; the trace is invalid, or the card refuses a request.
 pub fn replay(
     profile: Profile,
     trace: &Path,
-    preconditioned: bool,
-    keep_times: bool,
+    condition: Condition,
+    timing: ReplayTiming,
 ) -> Result<Stats, CardError> {
     let broken = |what: String| CardError::State { path: trace.to_path_buf(), what };
     let text = std::fs::read_to_string(trace)
@@ -187,8 +187,8 @@ pub fn replay(
     if requests.entries.is_empty() {
         return Err(broken("the trace has no requests".into()));
     }
-    let mut model = Model::new(profile, preconditioned);
-    card::replay(&requests, &mut model, keep_times).map_err(|refusal| broken(refusal.to_string()))?;
+    let mut model = Model::new(profile, condition);
+    card::replay(&requests, &mut model, timing).map_err(|refusal| broken(refusal.to_string()))?;
     Ok(Stats::of(&model))
 }
 
@@ -274,7 +274,8 @@ mod tests {
         std::fs::write(&text, stick.to_toml()).expect("writable");
         assert_eq!(profile(text.to_str().expect("UTF-8")).expect("its file"), stick);
         let card = dir.path().join("card");
-        new(&card, stick.clone(), NewCard { size_bytes: Some(32 << 20), preconditioned: true }).expect("new");
+        let how = NewCard { size_bytes: Some(32 << 20), condition: Condition::Preconditioned };
+        new(&card, stick.clone(), how).expect("new");
         assert_eq!(profile(card.to_str().expect("UTF-8")).expect("a card").size_bytes, 32 << 20);
         assert!(profile("no-such-thing").is_err());
     }
@@ -283,7 +284,7 @@ mod tests {
     fn a_served_card_keeps_and_counts_the_writes_of_clients() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("card");
-        let how = NewCard { size_bytes: Some(32 << 20), preconditioned: true };
+        let how = NewCard { size_bytes: Some(32 << 20), condition: Condition::Preconditioned };
         new(&path, profile("bergmann-stick").expect("built in"), how).expect("new");
         let address = Address::Unix(dir.path().join("socket"));
         for n in 1..=2 {

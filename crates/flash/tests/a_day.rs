@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, io};
 
 use block::{Device, Rng};
-use flashkit_flash::{Card, Clock, FaultPlan, Profile};
+use flashkit_flash::{Card, Clock, Condition, FaultPlan, Profile};
 
 const MINUTE_NS: u64 = 60 * 1_000_000_000;
 const BLOCK: u64 = 4096;
@@ -101,7 +101,7 @@ fn work_on(name: &str, minutes: u64) {
     let profile = Profile::named(name).expect("built in").with_size(256 << 20).expect("a smaller card");
     let blocks = profile.size_bytes / BLOCK;
     let (flushes, discards) = (profile.host.write_cache_bytes > 0, profile.host.discard);
-    let card = Card::new(profile, true);
+    let card = Card::new(profile, Condition::Preconditioned);
     let mut known = Known::default();
     let mut rng = Rng::new(7);
     let (mut next, mut stamp, mut cuts, mut requests) = (0, 0, 0, 0u64);

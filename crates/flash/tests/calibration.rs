@@ -9,7 +9,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, fmt::Write as _, fs};
 
 use block::{Device, Rng};
 use flashkit_flash::{
-    Card, Clock, Model, Op, Profile,
+    Card, Clock, Condition, Model, Op, Profile,
     flashbench::{self, OpenUnits},
 };
 use support::{check_document, repository};
@@ -46,7 +46,7 @@ fn bergmann() -> Vec<Row> {
     let profile = Profile::named("bergmann-stick").expect("built in");
     let mut rows = Vec::new();
     let mut sweep = |what: &str, how: OpenUnits, sizes: &toml::Value, figures: &toml::Value| {
-        let card = Card::new(profile.clone(), true);
+        let card = Card::new(profile.clone(), Condition::Preconditioned);
         for (size, figure) in
             sizes.as_array().expect("a list").iter().zip(figures.as_array().expect("a list"))
         {
@@ -79,7 +79,7 @@ fn lavinen() -> Vec<Row> {
     let profile = Profile::named("nor-2003").expect("built in");
     // JFFS2 writes a node of 4164 bytes. The chip is priced in pieces of 256 bytes, so 16.27 of them on
     // average.
-    let chip = Card::new(profile.clone(), false);
+    let chip = Card::new(profile.clone(), Condition::Fresh);
     let (block, piece) = (u64::from(profile.flash.block_bytes), 256);
     let writes = 4096u64;
     let (mut at, mut owed) = (0, 0);
@@ -127,6 +127,13 @@ const MAKERS: [(&str, &str, u32, [Option<f64>; 4]); 6] = [
     ("survey-ssd", "the same, one at a time", 1, [None, None, Some(10e3), Some(40e3)]),
 ];
 
+/// The order of a run's addresses.
+#[derive(Clone, Copy)]
+enum Order {
+    Sequential,
+    Random,
+}
+
 /// Measures requests per second with `depth` in flight, for `count` requests of `bytes` each.
 fn rate(
     profile: &Profile,
@@ -134,15 +141,18 @@ fn rate(
     op: impl Fn(u64, u64) -> Op,
     bytes: u64,
     count: u64,
-    random: bool,
+    order: Order,
 ) -> f64 {
-    let mut model = Model::new(profile.clone(), false);
+    let mut model = Model::new(profile.clone(), Condition::Fresh);
     let places = (1 << 30) / bytes;
     let mut rng = Rng::new(1);
     let mut under_way = BinaryHeap::new();
     let mut done_ns = 0;
     for n in 0..count {
-        let place = if random { rng.below(places) } else { n % places };
+        let place = match order {
+            Order::Sequential => n % places,
+            Order::Random => rng.below(places),
+        };
         let full = under_way.len() >= depth as usize;
         let now_ns = if full { under_way.pop().map_or(0, |Reverse(done)| done) } else { 0 };
         let done = model.submit(now_ns, op(place * bytes, bytes)).expect("within the device").done_ns;
@@ -160,9 +170,10 @@ fn makers() -> String {
     for (name, device, depth, published) in MAKERS {
         let profile = Profile::named(name).expect("built in");
         let large = 512 * K;
-        let megabytes =
-            |op: fn(u64, u64) -> Op| rate(&profile, depth, op, large, 2000, false) * large as f64 / 1e6;
-        let requests = |op: fn(u64, u64) -> Op| rate(&profile, depth, op, 4 * K, 50_000, true);
+        let megabytes = |op: fn(u64, u64) -> Op| {
+            rate(&profile, depth, op, large, 2000, Order::Sequential) * large as f64 / 1e6
+        };
+        let requests = |op: fn(u64, u64) -> Op| rate(&profile, depth, op, 4 * K, 50_000, Order::Random);
         let rows: [(&str, &dyn Fn() -> f64); 4] = [
             ("reads in sequence, MB/s", &|| megabytes(Op::read)),
             ("writes in sequence, MB/s", &|| megabytes(Op::write)),
@@ -212,7 +223,7 @@ fn the_tables_of_the_document_match_the_model() {
 
 #[test]
 fn reads_of_the_stick_show_no_boundary() {
-    let card = Card::new(Profile::named("bergmann-stick").expect("built in"), true);
+    let card = Card::new(Profile::named("bergmann-stick").expect("built in"), Condition::Preconditioned);
     let rows = flashbench::align(&card, &card, 1024, 100).expect("within the stick");
     let boundary =
         |bytes| rows.iter().find(|row| row.boundary_bytes == bytes).expect("measured").difference_ns();
@@ -222,7 +233,7 @@ fn reads_of_the_stick_show_no_boundary() {
 
 #[test]
 fn the_front_of_the_stick_takes_any_order() {
-    let card = Card::new(Profile::named("bergmann-stick").expect("built in"), true);
+    let card = Card::new(Profile::named("bergmann-stick").expect("built in"), Condition::Preconditioned);
     let rate = |offset_bytes| {
         let how = OpenUnits { unit_bytes: 4 * M, units: 1, offset_bytes, stride: 1, random: true };
         flashbench::open_units(&card, &card, how, 16 * K).expect("within the stick")

@@ -16,7 +16,7 @@
 
 use std::{fs, path::PathBuf};
 
-use flashkit_flash::{Command, Model, Op, Profile, Trace};
+use flashkit_flash::{Command, Condition, Model, Op, Profile, Trace};
 
 const HOSTS: [(&str, &str, &str); 2] =
     [("desktop", "desktop", "transcend-16g-desktop"), ("galaxy_s3", "phone", "transcend-16g-phone")];
@@ -61,7 +61,7 @@ impl Row {
     }
 
     fn rate(&self, profile: &Profile) -> f64 {
-        let mut model = Model::new(profile.clone(), false);
+        let mut model = Model::new(profile.clone(), Condition::Fresh);
         let mut now = 0;
         for op in &self.ops {
             now = model.submit(now, *op).expect("within the card").done_ns;

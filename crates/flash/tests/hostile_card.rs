@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 use block::{Device, Rng};
-use flashkit_flash::{CardError, CardFile, Pace, Profile};
+use flashkit_flash::{CardError, CardFile, Condition, Pace, Profile};
 use serde_json::Value;
 
 const SIZE: u64 = 32 << 20;
@@ -43,10 +43,10 @@ fn work(file: &CardFile, seed: u64, count: u64) {
 }
 
 /// Returns the state of a used card.
-fn used(dir: &Path, name: &str, preconditioned: bool) -> String {
+fn used(dir: &Path, name: &str, condition: Condition) -> String {
     let path = dir.join("card");
     let profile = Profile::named(name).expect("built in").with_size(SIZE).expect("a smaller card");
-    CardFile::create(&path, profile, preconditioned).expect("a new card");
+    CardFile::create(&path, profile, condition).expect("a new card");
     let file = CardFile::open(&path, Pace::Virtual).expect("new");
     work(&file, 1, 600);
     file.close().expect("put away");
@@ -150,12 +150,12 @@ fn changed_states_are_refused_or_work() {
     let rounds: u64 = std::env::var("ROUNDS").map_or(15, |text| text.parse().expect("ROUNDS is a number"));
     let (mut taken, mut refused) = (0, 0);
     for (n, name) in PROFILES.into_iter().enumerate() {
-        for preconditioned in [false, true] {
-            if preconditioned && name.starts_with('n') {
+        for condition in Condition::ALL {
+            if condition.is_preconditioned() && name.starts_with('n') {
                 continue;
             }
             let dir = tempfile::tempdir().expect("a temporary directory");
-            let good = used(dir.path(), name, preconditioned);
+            let good = used(dir.path(), name, condition);
             assert!(is_taken(dir.path(), good.as_bytes(), 1), "{name}: as it was stored");
             let tree: Value = serde_json::from_str(&good).expect("JSON");
             let count = leaves(&tree) as u64;

@@ -4,8 +4,8 @@
 //! values.
 
 use flashkit_flash::{
-    FaultPlan, Model, Op, Profile,
-    probe::{Findings, Options, probe},
+    Condition, FaultPlan, Model, Op, Profile,
+    probe::{Estimate, Findings, Options, probe},
     profile::{FatArea, Layer},
     random_profiles::{self, device, odd_device},
 };
@@ -18,7 +18,7 @@ const JUDGED: std::ops::Range<u64> = 1000..1060;
 
 /// Probes a model of the profile with noise.
 fn probed(profile: &Profile, noise: FaultPlan) -> Findings {
-    let card = random_profiles::card(profile, noise, false);
+    let card = random_profiles::card(profile, noise, Condition::Fresh);
     let options = Options { write: true, budget_bytes: 1 << 40, budget_ns: u64::MAX / 2, seed: 1 };
     probe(&card, &card, options, &mut |_, _| {}).expect("a model does not fail")
 }
@@ -27,7 +27,7 @@ fn probed(profile: &Profile, noise: FaultPlan) -> Findings {
 fn times(profile: &Profile, bytes: u64) -> (f64, f64) {
     let mut quiet = profile.clone();
     quiet.host.write_cache_bytes = 0;
-    let mut model = Model::new(quiet, false);
+    let mut model = Model::new(quiet, Condition::Fresh);
     // A whole number of every unit.
     let start = 11 * 48 * M;
     let read = model.submit(0, Op::read(start, bytes)).expect("within the card");
@@ -48,16 +48,38 @@ struct Score {
     asked: usize,
 }
 
+/// An answer of the probe beside the true figure.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Right,
+    RightUnsure,
+    WrongUnsure,
+    WrongAndSure,
+}
+
+impl Answer {
+    /// Judges an estimate by its value.
+    fn of<T>(estimate: &Estimate<T>, is_right: impl FnOnce(&T) -> bool) -> Answer {
+        match (is_right(&estimate.value), estimate.is_certain()) {
+            (true, true) => Answer::Right,
+            (true, false) => Answer::RightUnsure,
+            (false, false) => Answer::WrongUnsure,
+            (false, true) => Answer::WrongAndSure,
+        }
+    }
+}
+
 impl Score {
-    fn count(&mut self, right: bool, sure: bool) -> &'static str {
+    /// Counts an answer, and returns the word for it in a line.
+    fn count(&mut self, answer: Answer) -> &'static str {
         self.asked += 1;
-        self.right += usize::from(right);
-        self.wrong_and_sure += usize::from(!right && sure);
-        match (right, sure) {
-            (true, true) => "ok",
-            (true, false) => "ok?",
-            (false, false) => "no?",
-            (false, true) => "WRONG",
+        self.right += usize::from(matches!(answer, Answer::Right | Answer::RightUnsure));
+        self.wrong_and_sure += usize::from(answer == Answer::WrongAndSure);
+        match answer {
+            Answer::Right => "ok",
+            Answer::RightUnsure => "ok?",
+            Answer::WrongUnsure => "no?",
+            Answer::WrongAndSure => "WRONG",
         }
     }
 }
@@ -67,18 +89,25 @@ struct Verdict {
     unit: Score,
     limit: Score,
     fat: Score,
-    /// Returns the area's length, if there is one.
+    /// The area's length, if there is one.
     length: Score,
     page: Score,
     timing: Score,
 }
 
-fn judge(seeds: std::ops::Range<u64>, device: fn(u64) -> (Profile, FaultPlan)) -> Verdict {
-    let mut verdict = Verdict::default();
-    for seed in seeds {
-        let (profile, noise) = device(seed);
-        let found = probed(&profile, noise);
-        let (unit, limit, any_order) = match profile.layer {
+/// The figures of a device that times can show.
+struct Truth {
+    unit: Option<u64>,
+    limit: Option<u64>,
+    takes_any_order: bool,
+    /// Length of the area at the front. An area that behaves like the rest counts as none.
+    fat: Option<u64>,
+    page: u64,
+}
+
+impl Truth {
+    fn of(profile: &Profile) -> Truth {
+        let (unit, limit, takes_any_order) = match profile.layer {
             Layer::Hybrid { au_bytes, open_units, open_random, .. } => {
                 (Some(u64::from(au_bytes)), Some(u64::from(open_units)), open_random > 0)
             }
@@ -86,77 +115,99 @@ fn judge(seeds: std::ops::Range<u64>, device: fn(u64) -> (Profile, FaultPlan)) -
             _ if profile.locality.unit_switch_ns == 0 => (None, None, true),
             _ => (Some(u64::from(profile.locality.unit_bytes)), None, true),
         };
-        let found_unit = found.unit_bytes.expect("within the budget");
-        let found_limit = found.open_units.expect("within the budget");
-        let found_fat = found.fat_area_bytes.expect("within the budget");
-        let found_page = found.page_bytes.expect("within the budget");
-        let mut line = format!(
-            "{seed} au {:?} block {}K open {limit:?} any {any_order} page {}K fat {:?} cache {} switch {} us:",
-            unit.map(|unit| unit / M),
+        let shows = |fat: &&FatArea| limit.is_some() || fat.program_page_ns != profile.time.program_page_ns;
+        let fat = profile.fat_area.as_ref().filter(shows).map(|fat| fat.length_bytes);
+        Truth { unit, limit, takes_any_order, fat, page: u64::from(profile.flash.page_bytes) }
+    }
+
+    fn to_line(&self, profile: &Profile) -> String {
+        format!(
+            "au {:?} block {}K open {:?} any {} page {}K fat {:?} cache {} switch {} us:",
+            self.unit.map(|unit| unit / M),
             u64::from(profile.flash.block_bytes) / K,
-            u64::from(profile.flash.page_bytes) / K,
+            self.limit,
+            self.takes_any_order,
+            self.page / K,
             profile.fat_area.as_ref().map(|fat| fat.length_bytes / M),
             profile.host.write_cache_bytes > 0,
             profile.locality.unit_switch_ns / 1000,
-        );
-        let unit_ok = verdict.unit.count(found_unit.value == unit, found_unit.is_certain());
-        let limit_ok = verdict.limit.count(found_limit.value == limit, found_limit.is_certain());
-        let fat = profile.fat_area.as_ref().map(|fat| fat.length_bytes);
-        // An area that behaves like the rest counts as none.
-        let fat_shows = fat.filter(|_| {
-            limit.is_some()
-                || profile
-                    .fat_area
-                    .as_ref()
-                    .is_some_and(|fat| fat.program_page_ns != profile.time.program_page_ns)
-        });
-        let fat_ok =
-            verdict.fat.count(found_fat.value.is_some() == fat_shows.is_some(), found_fat.is_certain());
-        if let Some(length) = fat_shows {
-            let found = found_fat.value.is_some_and(|found| found.abs_diff(length) < M);
-            verdict.length.count(found, found_fat.is_certain());
+        )
+    }
+}
+
+impl Verdict {
+    /// Counts the answers for one device, and returns a line about them.
+    fn count(&mut self, profile: &Profile, truth: &Truth, found: &Findings) -> String {
+        let unit = found.unit_bytes.expect("within the budget");
+        let limit = found.open_units.expect("within the budget");
+        let fat = found.fat_area_bytes.expect("within the budget");
+        let page = found.page_bytes.expect("within the budget");
+        let unit_ok = self.unit.count(Answer::of(&unit, |unit| *unit == truth.unit));
+        let limit_ok = self.limit.count(Answer::of(&limit, |limit| *limit == truth.limit));
+        let fat_ok = self.fat.count(Answer::of(&fat, |fat| fat.is_some() == truth.fat.is_some()));
+        if let Some(length) = truth.fat {
+            let is_near = |found: &Option<u64>| found.is_some_and(|found| found.abs_diff(length) < M);
+            self.length.count(Answer::of(&fat, is_near));
         }
-        let page_ok = verdict
-            .page
-            .count(found_page.value == u64::from(profile.flash.page_bytes), found_page.is_certain());
+        let page_ok = self.page.count(Answer::of(&page, |page| *page == truth.page));
+        let (timing_ok, errors) = self.count_times(profile, found);
+        format!(
+            "au {:?} {:.2} {unit_ok}, open {:?} {:.2} {limit_ok}, fat {:?} {:.2} {fat_ok}, page {}K {:.2} {page_ok}, timing{errors} % {timing_ok}; {:.1} GB, {:.0} s",
+            unit.value.map(|unit| unit as f64 / M as f64),
+            unit.confidence,
+            limit.value,
+            limit.confidence,
+            fat.value.map(|fat| fat / M),
+            fat.confidence,
+            page.value / K,
+            page.confidence,
+            found.written_bytes as f64 / 1e9,
+            found.elapsed_ns as f64 / 1e9,
+        )
+    }
+
+    /// Counts the predicted times of reads and writes, and returns their errors in per cent.
+    fn count_times(&mut self, profile: &Profile, found: &Findings) -> (&'static str, String) {
         let mut worst: f64 = 0.0;
         let mut errors = String::new();
         for bytes in [4 * K, 16 * K, 64 * K] {
-            let (read, write) = times(&profile, bytes);
+            let (read, write) = times(profile, bytes);
             let of_read = found.read_ns(bytes).expect("measured") / read - 1.0;
             let of_write = found.write_ns(bytes).expect("measured") / write - 1.0;
             worst = worst.max(of_read.abs()).max(of_write.abs());
             errors += &format!(" {:+.0}/{:+.0}", of_read * 100.0, of_write * 100.0);
         }
-        let timing_ok = verdict.timing.count(worst < 0.15, false);
-        line += &format!(
-            " au {:?} {:.2} {unit_ok}, open {:?} {:.2} {limit_ok}, fat {:?} {:.2} {fat_ok}, page {}K {:.2} {page_ok}, timing{errors} % {timing_ok}; {:.1} GB, {:.0} s",
-            found_unit.value.map(|unit| unit as f64 / M as f64),
-            found_unit.confidence,
-            found_limit.value,
-            found_limit.confidence,
-            found_fat.value.map(|fat| fat / M),
-            found_fat.confidence,
-            found_page.value / K,
-            found_page.confidence,
-            found.written_bytes as f64 / 1e9,
-            found.elapsed_ns as f64 / 1e9,
-        );
-        println!("{line}");
+        let answer = if worst < 0.15 { Answer::RightUnsure } else { Answer::WrongUnsure };
+        (self.timing.count(answer), errors)
     }
-    for (name, score) in [
-        ("unit", &verdict.unit),
-        ("open units", &verdict.limit),
-        ("FAT area", &verdict.fat),
-        ("its length", &verdict.length),
-        ("page", &verdict.page),
-        ("timing within 15 %", &verdict.timing),
-    ] {
-        println!(
-            "{name}: {} of {} right, {} wrong and sure of it",
-            score.right, score.asked, score.wrong_and_sure
-        );
+
+    fn print(&self) {
+        for (name, score) in [
+            ("unit", &self.unit),
+            ("open units", &self.limit),
+            ("FAT area", &self.fat),
+            ("its length", &self.length),
+            ("page", &self.page),
+            ("timing within 15 %", &self.timing),
+        ] {
+            println!(
+                "{name}: {} of {} right, {} wrong and sure of it",
+                score.right, score.asked, score.wrong_and_sure
+            );
+        }
     }
+}
+
+fn judge(seeds: std::ops::Range<u64>, device: fn(u64) -> (Profile, FaultPlan)) -> Verdict {
+    let mut verdict = Verdict::default();
+    for seed in seeds {
+        let (profile, noise) = device(seed);
+        let found = probed(&profile, noise);
+        let truth = Truth::of(&profile);
+        let line = verdict.count(&profile, &truth, &found);
+        println!("{seed} {} {line}", truth.to_line(&profile));
+    }
+    verdict.print();
     verdict
 }
 
@@ -274,7 +325,7 @@ fn the_fitted_profile_behaves_like_the_device() {
 #[test]
 fn nothing_is_written_without_permission_and_a_budget_is_kept() {
     let (profile, noise) = device(3);
-    let card = random_profiles::card(&profile, noise, true);
+    let card = random_profiles::card(&profile, noise, Condition::Preconditioned);
     let found = probe(&card, &card, Options::default(), &mut |_, _| {}).expect("a model does not fail");
     assert_eq!(card.with_model(|model| model.counters().host.writes), 0);
     assert!(found.read_command_ns.is_some() && found.unit_bytes.is_none() && !found.out_of_budget);
@@ -290,7 +341,7 @@ fn a_budget_of_time_is_kept_by_every_step() {
     let mut dying = Profile::named("survey-class4").expect("built in");
     dying.time.read_command_ns = 1_000_000_000;
     for seconds in [10, 210, 300] {
-        let card = random_profiles::card(&dying, FaultPlan::default(), false);
+        let card = random_profiles::card(&dying, FaultPlan::default(), Condition::Fresh);
         let options = Options { budget_ns: seconds * 1_000_000_000, ..Options::default() };
         let found = probe(&card, &card, options, &mut |_, _| {}).expect("a model does not fail");
         assert!(found.out_of_budget && found.elapsed_ns <= (seconds + 2) * 1_000_000_000, "{found:?}");

@@ -3,7 +3,7 @@
 //! they change, the model has changed.
 
 use block::Rng;
-use flashkit_flash::{Model, Op, Profile};
+use flashkit_flash::{Condition, Model, Op, Profile};
 use sha2::{Digest, Sha256};
 
 /// Profile, true if it was preconditioned, and the digest of the result.
@@ -42,8 +42,8 @@ const KNOWN: [(&str, bool, &str); 30] = [
 
 /// Requests of all kinds, some in sequence, more than the card holds. Returns the digest of its answers and
 /// counters.
-fn lived(profile: &Profile, full: bool) -> String {
-    let mut model = Model::new(profile.clone(), full);
+fn lived(profile: &Profile, condition: Condition) -> String {
+    let mut model = Model::new(profile.clone(), condition);
     let (mut rng, mut now_ns, mut next) = (Rng::new(5), 0, 0);
     let size = profile.size_bytes;
     let mut answers = Sha256::new();
@@ -87,10 +87,10 @@ fn every_profile_takes_its_recorded_times_for_requests() {
     let mut found = Vec::new();
     for profile in Profile::built_in() {
         let profile = profile.clone().with_size(64 << 20).unwrap_or(profile);
-        for full in [false, true] {
-            if !(full && profile.is_raw()) {
-                let lived = lived(&profile, full);
-                found.push((profile.name.clone(), full, lived));
+        for condition in Condition::ALL {
+            if !(condition.is_preconditioned() && profile.is_raw()) {
+                let lived = lived(&profile, condition);
+                found.push((profile.name.clone(), condition.is_preconditioned(), lived));
             }
         }
     }

@@ -15,14 +15,14 @@ use std::{
 use block::Device;
 use clients::{SIZE, run, sparse_file};
 use flashkit_flash::{
-    Profile,
+    Condition, Profile,
     verbs::{self, NewCard, Serving},
 };
 
 fn card(dir: &Path, profile: &str) -> PathBuf {
     let path = dir.join("card");
     let profile = Profile::named(profile).expect("built in");
-    let how = NewCard { size_bytes: Some(SIZE), preconditioned: true };
+    let how = NewCard { size_bytes: Some(SIZE), condition: Condition::Preconditioned };
     verbs::new(&path, profile, how).expect("a new card");
     path
 }

@@ -9,7 +9,7 @@ mod support;
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
 use flashkit_flash::{
-    Card, Profile,
+    Card, Condition, Profile,
     flashbench::{self, OpenUnits},
     probe::fit::{Point, median, stream_limit},
 };
@@ -55,7 +55,7 @@ const MODELS: [(&str, &str, &[&str]); 3] = [
 
 /// Model over measured, row by row.
 fn ratios(profile: &Profile, measured: &Rates) -> Vec<f64> {
-    let card = Card::new(profile.clone(), true);
+    let card = Card::new(profile.clone(), Condition::Preconditioned);
     let rows = measured.iter().filter(|((order, _, units), _)| *order == "linear" && *units <= 7);
     rows.map(|((_, bytes, units), rate)| {
         let how =

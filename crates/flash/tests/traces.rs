@@ -2,13 +2,13 @@
 
 use std::{fs, path::Path, process::Command as Program};
 
-use flashkit_flash::{Command, Model, Op, Profile, Trace, TraceFormat, replay};
+use flashkit_flash::{Command, Condition, Model, Op, Profile, ReplayTiming, Trace, TraceFormat, replay};
 use serde_json::Value;
 
 /// Returns a model of this profile after the requests of a trace.
 fn after(profile: &str, trace: &Trace) -> Model {
-    let mut model = Model::new(Profile::named(profile).expect("built in"), true);
-    replay(trace, &mut model, false).expect("the card takes them");
+    let mut model = Model::new(Profile::named(profile).expect("built in"), Condition::Preconditioned);
+    replay(trace, &mut model, ReplayTiming::BackToBack).expect("the card takes them");
     model
 }
 

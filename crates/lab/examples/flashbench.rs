@@ -2,7 +2,7 @@
 //! a name or a file. `cargo xtask uml-kernel` prints the paths of kernel and agent.
 use anyhow::{Result, bail};
 use block::MemoryDevice;
-use flash::{Model, Pace, verbs};
+use flash::{Condition, Model, Pace, verbs};
 use flashkit_lab::{
     systems,
     vm::{Card, Limits, Setup, Uml, host_files, host_program},
@@ -27,7 +27,8 @@ fn main() -> Result<()> {
     };
     let data = MemoryDevice::new(profile.size_bytes);
     let kib = (profile.host.max_request_bytes / 1024).to_string();
-    let mut uml = Uml::boot(&setup, Card::new(Model::new(profile, true), Box::new(data)))?;
+    let mut uml =
+        Uml::boot(&setup, Card::new(Model::new(profile, Condition::Preconditioned), Box::new(data)))?;
     let path = "/sys/block/vda/queue/max_sectors_kb".into();
     uml.run(&Op::Tune { path, value: kib.as_str().into() })?;
     uml.run(&host_files())?;

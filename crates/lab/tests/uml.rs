@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use block::{Device, FileDevice, MemoryDevice, OpenOptions};
-use flash::{Model, Pace, Profile};
+use flash::{Condition, Model, Pace, Profile};
 use flashkit_lab::{
     check::Check,
     experiment::{Experiment, Phase},
@@ -116,7 +116,7 @@ fn boot(programs: &Programs, limits: Limits, data: Box<dyn Device>) -> Result<Um
         seed: 1,
         limits,
     };
-    Uml::boot(&setup, Card::new(Model::new(profile, true), data))
+    Uml::boot(&setup, Card::new(Model::new(profile, Condition::Preconditioned), data))
 }
 
 fn mount(fs: &str, options: &str) -> Op {

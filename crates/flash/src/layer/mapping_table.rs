@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, ops::Range};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
+use crate::condition::Condition;
+
 /// Pages per leaf, and leaves per branch. Random writes to a large card touch one leaf each.
 const LEAF: u32 = 64;
 const BRANCH: u32 = 64;
@@ -118,13 +120,12 @@ impl MappingTable {
         there
     }
 
-    /// Forgets pages and calls `was` with their old positions. `had_any` is true if unmapped pages have a
-    /// position.
-    pub fn forget(&mut self, pages: Range<u32>, had_any: bool, mut was: impl FnMut(u32, Place)) {
+    /// Forgets pages and calls `was` with their old positions. On a fresh card, an unmapped page has none.
+    pub fn forget(&mut self, pages: Range<u32>, condition: Condition, mut was: impl FnMut(u32, Place)) {
         for (number, part) in by_leaf(pages) {
             let is_known = |branch: &Branch| branch.leaves[(number % BRANCH) as usize].is_some();
             let branch = self.branches.get((number / BRANCH) as usize).and_then(Option::as_deref);
-            if !had_any && !branch.is_some_and(is_known) {
+            if condition == Condition::Fresh && !branch.is_some_and(is_known) {
                 continue;
             }
             if part.len() < LEAF as usize {
@@ -137,7 +138,7 @@ impl MappingTable {
                 Some(leaf) => part.zip(*leaf).for_each(|(page, place)| was(page, place)),
                 None => part.for_each(|page| was(page, common)),
             }
-            branch.forgotten |= u64::from(had_any) << (number % BRANCH);
+            branch.forgotten |= u64::from(condition.is_preconditioned()) << (number % BRANCH);
         }
     }
 
@@ -222,9 +223,9 @@ mod tests {
     }
 
     /// Forgets pages and returns their old positions.
-    fn forgotten(places: &mut MappingTable, pages: Range<u32>, had_any: bool) -> Vec<(u32, Place)> {
+    fn forgotten(places: &mut MappingTable, pages: Range<u32>, condition: Condition) -> Vec<(u32, Place)> {
         let mut was = Vec::new();
-        places.forget(pages, had_any, |page, place| was.push((page, place)));
+        places.forget(pages, condition, |page, place| was.push((page, place)));
         was
     }
 
@@ -233,7 +234,7 @@ mod tests {
         let mut places = MappingTable::default();
         places.replace(60..200, |_| SOME, |_, was| assert_eq!(was, Place::AS_BEFORE));
         assert_eq!((places.get(59), places.get(60), places.get(199)), (Place::AS_BEFORE, SOME, SOME));
-        let was = forgotten(&mut places, 70..1 << 20, true);
+        let was = forgotten(&mut places, 70..1 << 20, Condition::Preconditioned);
         assert_eq!(was.len(), (1 << 20) - 70);
         assert!(was.iter().all(|(page, was)| *was == if *page < 200 { SOME } else { Place::AS_BEFORE }));
         assert_eq!(
@@ -241,12 +242,12 @@ mod tests {
             (SOME, Place::NOWHERE, Place::NOWHERE)
         );
         assert_eq!(there(&places), 2, "those of which a part was forgotten");
-        let again = forgotten(&mut places, 70..1 << 20, true);
+        let again = forgotten(&mut places, 70..1 << 20, Condition::Preconditioned);
         assert!(again.iter().all(|(_, was)| *was == Place::NOWHERE), "a second time there is nothing");
         // Without earlier data, an unmapped page has no position and need not be stored.
         let mut places = MappingTable::default();
         places.replace(0..64, |_| SOME, |_, _| ());
-        forgotten(&mut places, 0..1 << 20, false);
+        forgotten(&mut places, 0..1 << 20, Condition::Fresh);
         assert_eq!(there(&places), 0);
     }
 
@@ -256,7 +257,7 @@ mod tests {
         assert!(!places.relocate(5, SOME, Place::NOWHERE) && there(&places) == 0);
         assert!(places.relocate(5, Place::AS_BEFORE, SOME));
         assert!(!places.relocate(5, Place::AS_BEFORE, SOME) && places.relocate(5, SOME, Place::at(9)));
-        forgotten(&mut places, 0..64, true);
+        forgotten(&mut places, 0..64, Condition::Preconditioned);
         assert!(!places.relocate(5, SOME, SOME) && !places.relocate(5, Place::AS_BEFORE, SOME));
     }
 
@@ -264,7 +265,7 @@ mod tests {
     fn places_survive_a_file_and_hostile_ones_are_refused() {
         let mut places = MappingTable::default();
         places.replace(60..70, Place::at, |_, _| ());
-        forgotten(&mut places, 128..192, true);
+        forgotten(&mut places, 128..192, Condition::Preconditioned);
         let text = serde_json::to_string(&places).expect("figures");
         let again: MappingTable = serde_json::from_str(&text).expect("its own text");
         assert!((0..300).all(|page| again.get(page) == places.get(page)), "{text}");

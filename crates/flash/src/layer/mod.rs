@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     array::{Array, BlockNo},
+    condition::Condition,
     op::Refusal,
     profile::{self, Profile},
 };
@@ -47,6 +48,15 @@ pub struct Cost {
     pub small_writes: u64,
 }
 
+/// The place of a write beside the previous one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// It starts at the end of the previous write.
+    Sequential,
+    /// It starts anywhere else.
+    Random,
+}
+
 /// A translation layer, with the FAT area in front of it if there is one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Layer {
@@ -63,20 +73,20 @@ enum Main {
 }
 
 impl Layer {
-    /// Makes the layer of a card of this profile, over an array made with the same `preconditioned`.
-    pub fn new(profile: &Profile, preconditioned: bool) -> Layer {
+    /// Makes the layer of a card of this profile, over an array made in the same condition.
+    pub fn new(profile: &Profile, condition: Condition) -> Layer {
         let page_bytes = profile.flash.page_bytes;
         let page = |bytes: u64| bytes.div_ceil(u64::from(page_bytes)) as u32;
         let pages_per_block = profile.pages_per_block();
         let fat = profile.fat_area.as_ref().map(|fat| {
             let pages = page(fat.start_bytes)..page(fat.start_bytes + fat.length_bytes);
             let blocks = pages.len() as u32 / pages_per_block;
-            PageMap::new(pages, pages_per_block, blocks + 2, 0, preconditioned)
+            PageMap::new(pages, pages_per_block, blocks + 2, 0, condition)
         });
         let all = 0..profile.data_blocks() * pages_per_block;
         let main = match profile.layer {
             profile::Layer::Hybrid { .. } => {
-                let mut hybrid = Hybrid::new(profile, preconditioned);
+                let mut hybrid = Hybrid::new(profile, condition);
                 if let Some(fat) = &fat {
                     hybrid.exclude(fat.pages());
                 }
@@ -86,7 +96,7 @@ impl Layer {
                 let fat_blocks = fat.as_ref().map_or(0, |fat| fat.pages().len() as u32 / pages_per_block + 2);
                 let good = profile.data_blocks() + profile.flash.spare_blocks - profile.flash.bad_blocks;
                 let limit = good - fat_blocks - reserve_blocks;
-                let mut map = PageMap::new(all, pages_per_block, limit, reserve_blocks, preconditioned);
+                let mut map = PageMap::new(all, pages_per_block, limit, reserve_blocks, condition);
                 if let Some(fat) = &fat {
                     map.exclude(fat.pages());
                 }
@@ -98,7 +108,7 @@ impl Layer {
         Layer { page_bytes, fat, main }
     }
 
-    /// Writes bytes. `continues` is true if the range starts at the end of the previous command.
+    /// Writes bytes.
     ///
     /// # Errors
     /// [`Refusal::WornOut`]; on a bare chip [`Refusal::NotErased`] and [`Refusal::Unaligned`].
@@ -106,7 +116,7 @@ impl Layer {
         &mut self,
         array: &mut Array,
         range: Range<u64>,
-        continues: bool,
+        access: Access,
         cost: &mut Cost,
     ) -> Result<(), Refusal> {
         let page_bytes = u64::from(self.page_bytes);
@@ -118,7 +128,7 @@ impl Layer {
                 cost.fat_pages += cost.pages - before;
             } else {
                 match &mut self.main {
-                    Main::Hybrid(hybrid) => hybrid.write(array, part, continues, cost)?,
+                    Main::Hybrid(hybrid) => hybrid.write(array, part, access, cost)?,
                     Main::Page(map) => map.write_bytes(array, part, page_bytes, cost)?,
                     Main::Raw(raw) => raw.write(array, part, cost)?,
                 }
@@ -159,8 +169,8 @@ impl Layer {
 
     /// Checks that this can be a later state of the layer of a new card of this profile, over this array,
     /// because it may come from an untrusted file. Returns a description of the first error.
-    pub(crate) fn check(&self, profile: &Profile, preconditioned: bool, array: &Array) -> Result<(), String> {
-        let twin = Layer::new(profile, preconditioned);
+    pub(crate) fn check(&self, profile: &Profile, condition: Condition, array: &Array) -> Result<(), String> {
+        let twin = Layer::new(profile, condition);
         let mut held = Vec::new();
         let mut others = 0..0;
         match (&self.fat, &twin.fat) {

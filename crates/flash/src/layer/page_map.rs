@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     array::{Array, BlockNo, NOTHING},
+    condition::Condition,
     op::Refusal,
 };
 
@@ -40,8 +41,9 @@ impl PageMap {
         pages_per_block: u32,
         limit_blocks: u32,
         reserve_blocks: u32,
-        preconditioned: bool,
+        condition: Condition,
     ) -> PageMap {
+        let preconditioned = condition.is_preconditioned();
         let untouched = if preconditioned { pages.len() as u32 / pages_per_block } else { 0 };
         PageMap {
             pages,
@@ -202,9 +204,9 @@ impl PageMap {
 
     /// Forgets pages.
     pub fn trim(&mut self, pages: Range<u32>) {
-        let had_any = self.preconditioned;
+        let condition = Condition::from(self.preconditioned);
         let (places, leave) = self.mapping_and_leave();
-        places.forget(pages, had_any, leave);
+        places.forget(pages, condition, leave);
     }
 
     /// Forgets the valid pages of the block in progress, and returns them.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Model, State};
 use crate::{
-    layer::Cost,
+    layer::{Access, Cost},
     op::{CLOCK_END_NS, Command, Op, Refusal},
     profile,
 };
@@ -24,7 +24,7 @@ impl Model {
         }
         let done_ns = match op.command {
             Command::Read => self.read(start_ns, &range)?,
-            Command::Write => self.write(start_ns, &range, op.fua)?,
+            Command::Write => self.write(start_ns, op, &range)?,
             Command::Flush => self.flush(start_ns),
             Command::Discard => self.discard(start_ns, &range)?,
         };
@@ -77,11 +77,14 @@ impl Model {
         Ok(done_ns)
     }
 
-    fn write(&mut self, start_ns: u64, range: &Range<u64>, fua: bool) -> Result<u64, Refusal> {
+    fn write(&mut self, start_ns: u64, op: &Op, range: &Range<u64>) -> Result<u64, Refusal> {
         let mut cost = Cost::default();
-        let continues = range.start == self.state.last_end_bytes;
+        let access = match range.start == self.state.last_end_bytes {
+            true => Access::Sequential,
+            false => Access::Random,
+        };
         let State { layer, array, .. } = &mut self.state;
-        let written = layer.write(array, range.clone(), continues, &mut cost);
+        let written = layer.write(array, range.clone(), access, &mut cost);
         let (switch_ns, miss_ns) = self.locate(range);
         self.settle(&cost);
         written?;
@@ -107,7 +110,8 @@ impl Model {
         let free_ns = self.hold_channels(begin_ns, merge_ns + small_ns);
         let arriving_ns = if cached { 0 } else { transfer_ns };
         let programmed_ns = self.program(&cost, slc_pages, free_ns, arriving_ns, range);
-        let done_ns = if cached && !fua { accepted_ns } else { programmed_ns.max(accepted_ns) };
+        let ends_in_cache = cached && !op.fua;
+        let done_ns = if ends_in_cache { accepted_ns } else { programmed_ns.max(accepted_ns) };
         if cached {
             self.cache.push_back((programmed_ns, bytes));
             self.cached_bytes += bytes;
@@ -116,7 +120,7 @@ impl Model {
         let time = &mut self.state.counters.time_ns;
         time.unit_switch += switch_ns;
         time.stream_miss += miss_ns;
-        if cached && !fua {
+        if ends_in_cache {
             time.transfer += transfer_ns;
             time.waited(done_ns - ready_ns - transfer_ns);
         } else {

@@ -66,7 +66,7 @@ fn the_clock_ends_before_it_overflows() {
         slow.time.erase_block_ns = longest;
         slow.time.write_bytes_per_s = 1;
         let plan = FaultPlan { jitter: 1.0, stall_chance: 0.5, stall_ns: longest, ..FaultPlan::default() };
-        let mut model = Model::new(slow, true).with_faults(plan);
+        let mut model = Model::new(slow, Condition::Preconditioned).with_faults(plan);
         let mut now = CLOCK_END_NS - (1 << 57);
         let mut refused = false;
         for n in 0..3000u64 {
@@ -106,7 +106,7 @@ fn cost(model: &mut Model, op: Op) -> u64 {
 
 #[test]
 fn a_request_costs_the_sum_of_its_parts() {
-    let mut model = Model::new(profile(hybrid(2, 0)), false);
+    let mut model = Model::new(profile(hybrid(2, 0)), Condition::Fresh);
     assert_eq!(cost(&mut model, Op::write(0, 8192)), (200 + 2 * 300) * US);
     assert_eq!(cost(&mut model, Op::read(0, 8192)), (100 + 2 * 30) * US + 8192);
     assert_eq!(cost(&mut model, Op::read(4095, 2)), (100 + 2 * 30) * US + 2);
@@ -116,7 +116,7 @@ fn a_request_costs_the_sum_of_its_parts() {
 
 #[test]
 fn requests_are_split_at_the_largest_command() {
-    let mut model = Model::new(profile(hybrid(2, 0)), false);
+    let mut model = Model::new(profile(hybrid(2, 0)), Condition::Fresh);
     assert_eq!(cost(&mut model, Op::write(0, 256 << 10)), (2 * 200 + 64 * 300) * US);
     assert_eq!(model.counters().host.writes, 2);
 }
@@ -125,7 +125,7 @@ fn requests_are_split_at_the_largest_command() {
 fn one_open_unit_too_many_causes_merges() {
     let write = |au: u64, n: u64| Op::write(au * (256 << 10) + n * 4096, 4096);
     for (units, slow) in [(2, false), (3, true)] {
-        let mut model = Model::new(profile(hybrid(2, 0)), true);
+        let mut model = Model::new(profile(hybrid(2, 0)), Condition::Preconditioned);
         let ops = (0..16).flat_map(|n| (0..units).map(move |au| write(au, n)));
         run(&mut model, ops);
         let layer = &model.counters().layer;
@@ -137,7 +137,7 @@ fn one_open_unit_too_many_causes_merges() {
 
 #[test]
 fn full_blocks_are_switched_without_a_copy() {
-    let mut model = Model::new(profile(hybrid(2, 0)), true);
+    let mut model = Model::new(profile(hybrid(2, 0)), Condition::Preconditioned);
     run(&mut model, (0..128).map(|n| Op::write(n * 4096, 4096)));
     let layer = &model.counters().layer;
     assert_eq!((layer.switch_merges, layer.copied_pages), (8, 0));
@@ -152,11 +152,11 @@ fn random_order_is_merged_in_full_or_bit_by_bit() {
         block::Rng::new(3).shuffle(&mut order);
         order.into_iter().map(|n| Op::write(n * 4096, 4096))
     };
-    let mut capable = Model::new(profile(hybrid(2, 1)), true);
+    let mut capable = Model::new(profile(hybrid(2, 1)), Condition::Preconditioned);
     run(&mut capable, shuffled().chain([Op::write(0, 4096)]));
     assert_eq!(capable.counters().layer.full_merges, 1);
     assert_eq!(capable.counters().layer.copied_pages, 16);
-    let mut linear = Model::new(profile(hybrid(2, 0)), true);
+    let mut linear = Model::new(profile(hybrid(2, 0)), Condition::Preconditioned);
     run(&mut linear, shuffled());
     assert!(linear.counters().layer.copied_pages > 64, "{:?}", linear.counters().layer);
 }
@@ -171,7 +171,7 @@ fn the_locality_terms_follow_their_rules() {
         stream_miss_ns: 7 * US,
         read_crossing_ns: 3 * US,
     };
-    let mut model = Model::new(card, false);
+    let mut model = Model::new(card, Condition::Fresh);
     let mut extra = |offset: u64| cost(&mut model, Op::write(offset, 4096)) - 500 * US;
     const M: u64 = 1 << 20;
     assert_eq!(extra(M), 7 * US, "unknown place; a unit's start is no switch");
@@ -191,7 +191,7 @@ fn a_cache_hides_programs_until_it_is_full_or_flushed() {
     let mut card = profile(Kind::Page { reserve_blocks: 2 });
     card.host.write_cache_bytes = 16384;
     card.time.write_command_ns = 10 * US;
-    let mut model = Model::new(card, false);
+    let mut model = Model::new(card, Condition::Fresh);
     let mut now = 0;
     let mut took = Vec::new();
     for n in 0..6 {
@@ -210,7 +210,7 @@ fn a_cache_hides_programs_until_it_is_full_or_flushed() {
 fn cells_of_one_bit_are_fast_until_they_are_full_and_again_after_a_rest() {
     let mut card = profile(Kind::Page { reserve_blocks: 2 });
     card.slc_cache = Some(SlcCache { size_bytes: 16 << 10, program_page_ns: 50 * US });
-    let mut model = Model::new(card, false);
+    let mut model = Model::new(card, Condition::Fresh);
     let mut now = 0;
     let mut took = |rest_ns: u64, pages: u64| {
         now += rest_ns;
@@ -239,7 +239,7 @@ fn channels_and_queue_work_side_by_side() {
     card.flash.channels = 4;
     card.host.queue_depth = 4;
     card.time.read_command_ns = 5 * US;
-    let mut model = Model::new(card, false);
+    let mut model = Model::new(card, Condition::Fresh);
     let done: Vec<u64> =
         (0..8).map(|n| model.submit(0, Op::read(n * 4096, 4096)).expect("valid").done_ns / US).collect();
     assert_eq!(done, [39, 44, 49, 54, 78, 83, 88, 93]);
@@ -249,14 +249,14 @@ fn channels_and_queue_work_side_by_side() {
 #[test]
 fn a_bare_chip_programs_once_in_order_after_an_erase() {
     let mut card = profile(Kind::Nand);
-    let mut nand = Model::new(card.clone(), false);
+    let mut nand = Model::new(card.clone(), Condition::Fresh);
     let now = run(&mut nand, [Op::write(0, 4096), Op::write(8192, 4096)]);
     assert_eq!(nand.submit(now, Op::write(4096, 4096)), Err(Refusal::NotErased { offset_bytes: 4096 }));
     assert_eq!(nand.submit(now, Op::write(0, 512)), Err(Refusal::Unaligned { page_bytes: 4096 }));
     assert_eq!(cost(&mut nand, Op::discard(0, 64 << 10)), 2010 * US);
     run(&mut nand, [Op::write(4096, 4096)]);
     card.layer = Kind::Nor;
-    let mut nor = Model::new(card, false);
+    let mut nor = Model::new(card, Condition::Fresh);
     let now = run(&mut nor, [Op::write(8192, 4096), Op::write(4096, 4096)]);
     assert_eq!(nor.submit(now, Op::write(8192, 4096)), Err(Refusal::NotErased { offset_bytes: 8192 }));
     assert_eq!(nor.counters().flash.page_programs, 2);
@@ -266,7 +266,7 @@ fn a_bare_chip_programs_once_in_order_after_an_erase() {
 fn blocks_wear_out_and_then_the_card_only_reads() {
     let mut card = profile(Kind::Page { reserve_blocks: 2 });
     card.flash.endurance_erases = 3;
-    let mut model = Model::new(card, false);
+    let mut model = Model::new(card, Condition::Fresh);
     let mut rng = block::Rng::new(1);
     let mut now = 0;
     let refusal = loop {
@@ -289,7 +289,7 @@ fn blocks_wear_out_and_then_the_card_only_reads() {
 
 #[test]
 fn requests_past_the_end_are_refused() {
-    let mut model = Model::new(profile(hybrid(2, 0)), false);
+    let mut model = Model::new(profile(hybrid(2, 0)), Condition::Fresh);
     for op in [Op::read(8 << 20, 1), Op::write(u64::MAX, 2), Op::discard(0, (8 << 20) + 1)] {
         assert!(matches!(model.submit(0, op), Err(Refusal::PastEnd { .. })));
     }
@@ -345,11 +345,12 @@ proptest! {
     /// same result.
     #[test]
     fn invariants_hold(
-        which in 0..9usize, full in any::<bool>(), ops in prop::collection::vec(any_op(), 1..400)
+        which in 0..9usize, condition in prop::sample::select(&Condition::ALL[..]),
+        ops in prop::collection::vec(any_op(), 1..400)
     ) {
         let card = profiles().swap_remove(which);
-        let mut model = Model::new(card.clone(), full);
-        let mut twin = Model::new(card.clone(), full);
+        let mut model = Model::new(card.clone(), condition);
+        let mut twin = Model::new(card.clone(), condition);
         let mut written: HashMap<u32, bool> = HashMap::new();
         let mut now = 0;
         for op in &ops {
@@ -398,7 +399,7 @@ proptest! {
         card.flash.channels = 4;
         card.host.queue_depth = 8;
         card.host.write_cache_bytes = 1 << 20;
-        let mut model = Model::new(card, true);
+        let mut model = Model::new(card, Condition::Preconditioned);
         let mut now = 0;
         let mut under_way: Vec<u64> = Vec::new();
         for (op, pause) in ops {

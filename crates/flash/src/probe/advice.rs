@@ -35,7 +35,6 @@ pub struct Advice {
 
 impl Advice {
     pub(super) fn of(findings: &Findings) -> Advice {
-        let mut reasons = Vec::new();
         let limit = findings.open_units.filter(Estimate::is_certain).map(|estimate| estimate.value);
         // The choice of sections or zones also depends on the open units.
         let is_certain = findings.unit_bytes.is_some_and(|unit| unit.is_certain()) && limit.is_some();
@@ -43,98 +42,28 @@ impl Advice {
         // The best options of the study (docs/METHOD.md, "Options that suit a card").
         let shares_units = limit == Some(None);
         let segments = unit.map_or(1, |unit| least_common_multiple(unit, SEGMENT_BYTES) / SEGMENT_BYTES);
-        let (segments_per_section, sections_per_zone) =
-            if shares_units { (1, segments) } else { (segments, 1) };
-        reasons.push(match unit {
-            None => {
-                let found = match findings.unit_bytes {
-                    Some(_) if is_certain => "No unit was found",
-                    Some(_) => "Unit and open units are not certain",
-                    None => "Units were not measured",
-                };
-                format!("{found}: sections and zones of one segment, as by default.")
-            }
-            Some(unit) => format!(
-                "The card works in units of {}: a {} of {} is a whole number of them, {}.",
-                size(unit),
-                if shares_units { "zone" } else { "section" },
-                size(segments * SEGMENT_BYTES),
-                match shares_units {
-                    true =>
-                        "and flashkit puts the data and the nodes of an fsync into one zone, so the card \
-                        keeps its unit open",
-                    false => "so each log keeps one open, and a cleaned section is erased as a whole",
-                }
-            ),
-        });
+        let (segments_per_section, sections_per_zone, group) = match shares_units {
+            true => (1, segments, UnitGroup::Zone),
+            false => (segments, 1, UnitGroup::Section),
+        };
         let is_appending = segments > 1;
+        let mode = if is_appending { "mode=lfs," } else { "" };
+        let (active_logs, logs_reason) = active_logs(findings, limit);
+        let (file_system, random_reason) = file_system(findings);
+        let (discard, discard_reason) = discard(findings);
+        let mut reasons = vec![match unit {
+            Some(unit) => group.reason(unit, segments),
+            None => no_unit(findings, limit),
+        }];
         if is_appending {
             reasons.push("Appending is faster there than overwriting in place: mode=lfs.".into());
         }
-        let active_logs = match limit {
-            Some(Some(limit)) => {
-                let logs = if limit >= 6 {
-                    6
-                } else if limit >= 4 {
-                    4
-                } else {
-                    2
-                };
-                let much =
-                    if limit < 2 { " It keeps fewer than two open, but F2FS needs two logs." } else { "" };
-                let units = if limit == 1 { "unit" } else { "units" };
-                reasons.push(format!("It keeps {limit} {units} open, so {logs} logs.{much}"));
-                logs
-            }
-            Some(None) => {
-                reasons.push("No limit of open units was found: six logs.".into());
-                6
-            }
-            None => {
-                let why = if findings.open_units.is_some() { "not certain" } else { "not measured" };
-                reasons.push(format!("Open units are {why}: six logs, as by default."));
-                6
-            }
-        };
-        let random = findings.random_write_iops.zip(findings.write_ns(4096));
-        let slow_random = random.is_some_and(|(iops, sequential_ns)| iops * sequential_ns / 1e9 < 0.5);
-        let file_system = if slow_random { "f2fs" } else { "f2fs or ext4" };
-        if let Some((iops, sequential_ns)) = random {
-            reasons.push(format!(
-                "Random writes of 4 KiB: {iops:.0} a second; in sequence it would be {:.0}. {}",
-                1e9 / sequential_ns,
-                match slow_random {
-                    true => "A log-structured file system turns random writes into sequential ones.",
-                    false => "A log-structured file system gains little.",
-                }
-            ));
-        }
-        let area = findings.fat_area_bytes.filter(|area| area.is_certain() || area.at_least);
-        if let Some(fat) = area.and_then(|estimate| estimate.value) {
-            reasons.push(format!(
-                "The first {} take writes in any order: metadata belongs there, so start the volume at the \
-                 front of the device if the partition table allows.",
-                size(fat)
-            ));
-        }
+        reasons.push(logs_reason);
+        reasons.extend(random_reason);
+        reasons.extend(front_reason(findings));
         reasons
             .push("Over-provisioning is left to mkfs, which computes the best share for this layout.".into());
-        let discard = match findings.write_cache {
-            Some(true) => {
-                reasons.push(
-                    "It has a write cache, like cards with page mapping, which gain from discards.".into(),
-                );
-                ",discard"
-            }
-            Some(false) => {
-                reasons.push(
-                    "It has no write cache, like simple cards, which gain nothing from discards: nodiscard."
-                        .into(),
-                );
-                ",nodiscard"
-            }
-            None => "",
-        };
+        reasons.extend(discard_reason.map(String::from));
         reasons.extend(findings.doubts());
         let flags = format!("-s {segments_per_section} -z {sections_per_zone}");
         Advice {
@@ -145,12 +74,110 @@ impl Advice {
             file_system: file_system.into(),
             flashkit_mkfs: format!("flashkit mkfs {flags} DEVICE"),
             mkfs_f2fs: format!("mkfs.f2fs {flags} DEVICE"),
-            mount_options: format!(
-                "{}active_logs={active_logs}{discard}",
-                if is_appending { "mode=lfs," } else { "" }
-            ),
+            mount_options: format!("{mode}active_logs={active_logs}{discard}"),
             reasons,
         }
+    }
+}
+
+/// The group of segments that is made a whole number of units.
+enum UnitGroup {
+    /// Logs share a unit.
+    Zone,
+    /// Each log keeps a unit open.
+    Section,
+}
+
+impl UnitGroup {
+    fn reason(&self, unit: u64, segments: u64) -> String {
+        let (name, gain) = match self {
+            UnitGroup::Zone => (
+                "zone",
+                "and flashkit puts the data and the nodes of an fsync into one zone, so the card keeps its \
+                 unit open",
+            ),
+            UnitGroup::Section => {
+                ("section", "so each log keeps one open, and a cleaned section is erased as a whole")
+            }
+        };
+        format!(
+            "The card works in units of {}: a {name} of {} is a whole number of them, {gain}.",
+            size(unit),
+            size(segments * SEGMENT_BYTES),
+        )
+    }
+}
+
+/// Returns the reason for sections and zones of one segment.
+fn no_unit(findings: &Findings, limit: Option<Option<u64>>) -> String {
+    let found = match findings.unit_bytes {
+        Some(unit) if unit.is_certain() && limit.is_some() => "No unit was found",
+        Some(_) => "Unit and open units are not certain",
+        None => "Units were not measured",
+    };
+    format!("{found}: sections and zones of one segment, as by default.")
+}
+
+/// Returns the number of logs for a limit of open units, if that is certain, and the reason.
+fn active_logs(findings: &Findings, limit: Option<Option<u64>>) -> (u64, String) {
+    match limit {
+        Some(Some(limit)) => {
+            let logs = match limit {
+                6.. => 6,
+                4..6 => 4,
+                _ => 2,
+            };
+            let much = if limit < 2 { " It keeps fewer than two open, but F2FS needs two logs." } else { "" };
+            let units = if limit == 1 { "unit" } else { "units" };
+            (logs, format!("It keeps {limit} {units} open, so {logs} logs.{much}"))
+        }
+        Some(None) => (6, "No limit of open units was found: six logs.".into()),
+        None => {
+            let why = if findings.open_units.is_some() { "not certain" } else { "not measured" };
+            (6, format!("Open units are {why}: six logs, as by default."))
+        }
+    }
+}
+
+/// Returns the file system that suits the card, and the reason if random writes were measured.
+fn file_system(findings: &Findings) -> (&'static str, Option<String>) {
+    const EITHER: &str = "f2fs or ext4";
+    let Some((iops, sequential_ns)) = findings.random_write_iops.zip(findings.write_ns(4096)) else {
+        return (EITHER, None);
+    };
+    let (file_system, gain) = match iops * sequential_ns / 1e9 < 0.5 {
+        true => ("f2fs", "A log-structured file system turns random writes into sequential ones."),
+        false => (EITHER, "A log-structured file system gains little."),
+    };
+    let sequential = 1e9 / sequential_ns;
+    let reason = format!(
+        "Random writes of 4 KiB: {iops:.0} a second; in sequence it would be {sequential:.0}. {gain}"
+    );
+    (file_system, Some(reason))
+}
+
+/// Returns the advice for the area at the front, if there is one.
+fn front_reason(findings: &Findings) -> Option<String> {
+    let area = findings.fat_area_bytes.filter(|area| area.is_certain() || area.at_least)?;
+    Some(format!(
+        "The first {} take writes in any order: metadata belongs there, so start the volume at the front of \
+         the device if the partition table allows.",
+        size(area.value?)
+    ))
+}
+
+/// Returns the mount option for discards, and the reason.
+fn discard(findings: &Findings) -> (&'static str, Option<&'static str>) {
+    match findings.write_cache {
+        Some(true) => (
+            ",discard",
+            Some("It has a write cache, like cards with page mapping, which gain from discards."),
+        ),
+        Some(false) => (
+            ",nodiscard",
+            Some("It has no write cache, like simple cards, which gain nothing from discards: nodiscard."),
+        ),
+        None => ("", None),
     }
 }
 

@@ -24,78 +24,27 @@ impl Findings {
         let page_bytes = self.page_bytes.ok_or(missing("flash.page_bytes"))?.value;
         let limit = self.open_units.ok_or(missing("layer.open_units"))?.value;
         let byte_ns = 1e9 / self.write_bytes_per_s.ok_or(missing("time.program_page_ns"))?;
-        let unit_bytes = self.unit_bytes.and_then(|found| found.value);
-        let unit_or_usual = unit_bytes.unwrap_or(UNIT_BYTES.max(page_bytes));
-        let any_order = self.random_in_unit.is_some_and(|found| found.value);
+        let unit_bytes = self.unit_bytes.and_then(|found| found.value).unwrap_or(UNIT_BYTES.max(page_bytes));
         let program_page_ns = (byte_ns * page_bytes as f64).max(1.0) as u64;
-        // The time of a merge shows the copied amount: the unit, or a part of it.
-        let copied_pages = self.merge_ns.map_or(0.0, |ns| ns / program_page_ns as f64);
-        let mut block_bytes = unit_or_usual;
-        while block_bytes % (2 * page_bytes) == 0
-            && copied_pages * 1.4 * (page_bytes as f64) < block_bytes as f64
-        {
-            block_bytes /= 2;
-        }
-        let layer = match limit {
-            Some(limit) => Layer::Hybrid {
-                au_bytes: unit_or_usual as u32,
-                open_units: limit as u32,
-                open_random: if any_order { limit as u32 } else { 0 },
-                small_write_bytes: 0,
-                small_write_ns: 0,
-            },
-            None => {
-                block_bytes = unit_or_usual;
-                Layer::Page { reserve_blocks: 4 }
+        let (layer, block_bytes) = match limit {
+            Some(limit) => {
+                let layer = Layer::Hybrid {
+                    au_bytes: unit_bytes as u32,
+                    open_units: limit as u32,
+                    open_random: if self.takes_any_order() { limit as u32 } else { 0 },
+                    small_write_bytes: 0,
+                    small_write_ns: 0,
+                };
+                (layer, self.merged_bytes(unit_bytes, page_bytes, program_page_ns))
             }
+            None => (Layer::Page { reserve_blocks: 4 }, unit_bytes),
         };
-        let cached = self.write_cache == Some(true);
-        let fat_area = self.fat_area_bytes.and_then(|found| found.value).map(|length| FatArea {
-            start_bytes: 0,
-            length_bytes: length
-                .next_multiple_of(block_bytes)
-                .min(self.size_bytes / block_bytes * block_bytes),
-            program_page_ns,
-        });
-        let source = |figure: &str, from: &str| (figure.to_string(), from.to_string());
-        let measured =
-            |is_certain: Option<bool>| if is_certain == Some(false) { UNCERTAIN } else { MEASURED };
-        let layer_is_certain =
-            [self.unit_bytes, self.open_units].into_iter().flatten().all(|it| it.is_certain());
-        let mut sources = BTreeMap::from([
-            source("size_bytes", MEASURED),
-            source("host", ASSUMED),
-            source("time", MEASURED),
-            source("flash.page_bytes", measured(self.page_bytes.map(|it| it.is_certain()))),
-            source("flash.block_bytes", "the unit of a merge, measured by the probe"),
-            source("flash", ASSUMED),
-            source("layer", measured(Some(layer_is_certain))),
-            source("locality", ASSUMED),
-        ]);
-        if fat_area.is_some() {
-            sources.extend([source("fat_area", measured(self.fat_area_bytes.map(|it| it.is_certain())))]);
-        }
         let profile = Profile {
             name: name.to_string(),
             title: "As measured by the probe".into(),
             size_bytes: self.size_bytes / 512 * 512,
-            host: Host {
-                max_request_bytes: 512 << 10,
-                queue_depth: 1,
-                flush: cached,
-                discard: cached,
-                write_cache_bytes: if cached { CACHE_BYTES } else { 0 },
-            },
-            time: Times {
-                read_command_ns: self.read_command_ns.unwrap_or(0.0) as u64,
-                write_command_ns: self.write_command_ns.unwrap_or(0.0) as u64,
-                flush_ns: if cached { self.flush_ns.unwrap_or(0.0) as u64 } else { 0 },
-                read_bytes_per_s: self.read_bytes_per_s.unwrap_or(0.0) as u64,
-                short_write_bytes: self.short_write_bytes as u32,
-                short_write_ns: self.short_write_ns as u64,
-                program_page_ns,
-                ..Times::default()
-            },
+            host: self.host(),
+            time: self.times(program_page_ns),
             flash: Flash {
                 page_bytes: page_bytes as u32,
                 block_bytes: block_bytes as u32,
@@ -105,12 +54,81 @@ impl Findings {
                 bad_blocks: 0,
             },
             layer,
-            locality: Locality { unit_bytes: unit_or_usual as u32, ..Locality::default() },
+            locality: Locality { unit_bytes: unit_bytes as u32, ..Locality::default() },
             slc_cache: None,
-            fat_area,
-            sources,
+            fat_area: self.fat_area(block_bytes, program_page_ns),
+            sources: self.sources(),
         };
         profile.check()?;
         Ok(profile)
+    }
+
+    /// Returns the size in bytes of the block that a merge copies, which the time of a merge shows: the unit,
+    /// or a part of it.
+    fn merged_bytes(&self, unit_bytes: u64, page_bytes: u64, program_page_ns: u64) -> u64 {
+        let copied_pages = self.merge_ns.map_or(0.0, |ns| ns / program_page_ns as f64);
+        let mut block_bytes = unit_bytes;
+        while block_bytes % (2 * page_bytes) == 0
+            && copied_pages * 1.4 * (page_bytes as f64) < block_bytes as f64
+        {
+            block_bytes /= 2;
+        }
+        block_bytes
+    }
+
+    fn has_cache(&self) -> bool {
+        self.write_cache == Some(true)
+    }
+
+    fn host(&self) -> Host {
+        Host {
+            max_request_bytes: 512 << 10,
+            queue_depth: 1,
+            flush: self.has_cache(),
+            discard: self.has_cache(),
+            write_cache_bytes: if self.has_cache() { CACHE_BYTES } else { 0 },
+        }
+    }
+
+    fn times(&self, program_page_ns: u64) -> Times {
+        Times {
+            read_command_ns: self.read_command_ns.unwrap_or(0.0) as u64,
+            write_command_ns: self.write_command_ns.unwrap_or(0.0) as u64,
+            flush_ns: if self.has_cache() { self.flush_ns.unwrap_or(0.0) as u64 } else { 0 },
+            read_bytes_per_s: self.read_bytes_per_s.unwrap_or(0.0) as u64,
+            short_write_bytes: self.short_write_bytes as u32,
+            short_write_ns: self.short_write_ns as u64,
+            program_page_ns,
+            ..Times::default()
+        }
+    }
+
+    /// Returns the area at the front, in whole blocks, if one was found.
+    fn fat_area(&self, block_bytes: u64, program_page_ns: u64) -> Option<FatArea> {
+        let length_bytes = self.fat_area_bytes?.value?.next_multiple_of(block_bytes);
+        let whole_bytes = self.size_bytes / block_bytes * block_bytes;
+        Some(FatArea { start_bytes: 0, length_bytes: length_bytes.min(whole_bytes), program_page_ns })
+    }
+
+    /// Returns the source of each figure.
+    fn sources(&self) -> BTreeMap<String, String> {
+        let measured =
+            |is_certain: Option<bool>| if is_certain == Some(false) { UNCERTAIN } else { MEASURED };
+        let layer_is_certain =
+            [self.unit_bytes, self.open_units].into_iter().flatten().all(|it| it.is_certain());
+        let mut sources = vec![
+            ("size_bytes", MEASURED),
+            ("host", ASSUMED),
+            ("time", MEASURED),
+            ("flash.page_bytes", measured(self.page_bytes.map(|it| it.is_certain()))),
+            ("flash.block_bytes", "the unit of a merge, measured by the probe"),
+            ("flash", ASSUMED),
+            ("layer", measured(Some(layer_is_certain))),
+            ("locality", ASSUMED),
+        ];
+        if let Some(found) = self.fat_area_bytes.filter(|found| found.value.is_some()) {
+            sources.push(("fat_area", measured(Some(found.is_certain()))));
+        }
+        sources.into_iter().map(|(figure, from)| (figure.to_string(), from.to_string())).collect()
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use block::nbd::Address;
-use flash::{Profile, TraceFormat, verbs};
+use flash::{Condition, Profile, ReplayTiming, TraceFormat, verbs};
 
 use crate::{notice::notice, render, size, suggested::Suggested};
 
@@ -144,7 +144,7 @@ pub fn run(args: &Args) -> Result<()> {
             })
         }
         What::New { file, profile, size, preconditioned } => {
-            let how = verbs::NewCard { size_bytes: *size, preconditioned: *preconditioned };
+            let how = verbs::NewCard { size_bytes: *size, condition: Condition::from(*preconditioned) };
             Ok(verbs::new(file, verbs::profile(profile)?, how)?)
         }
         What::Serve { file, nbd, realtime, faults, trace } => {
@@ -171,7 +171,8 @@ pub fn run(args: &Args) -> Result<()> {
         }
         What::Replay { trace, profile, preconditioned, keep_times } => {
             let profile = verbs::profile(profile)?;
-            let stats = verbs::replay(profile, trace, *preconditioned, *keep_times)?;
+            let timing = if *keep_times { ReplayTiming::AsRecorded } else { ReplayTiming::BackToBack };
+            let stats = verbs::replay(profile, trace, Condition::from(*preconditioned), timing)?;
             render::print(&stats, args.json, |stats, out| write!(out, "{}", stats.to_text()))
         }
         What::Stats { file } => {

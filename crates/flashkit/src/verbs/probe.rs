@@ -12,7 +12,7 @@ use block::{
     nbd::{Address, Client},
 };
 use flash::{
-    Card, CardFile, Clock, Pace, Profile, WallClock,
+    Card, CardFile, Clock, Condition, Pace, Profile, WallClock,
     probe::{Findings, Options, probe},
     verbs,
 };
@@ -131,7 +131,7 @@ impl Subject {
         });
         match self {
             Subject::Profile(profile) => {
-                let card = Card::new(Profile::clone(profile), true);
+                let card = Card::new(Profile::clone(profile), Condition::Preconditioned);
                 measure(target, options, quiet, &card, &card)
             }
             Subject::Card(path) => {

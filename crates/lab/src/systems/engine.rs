@@ -13,7 +13,7 @@ use f2fs::{
     units::{Ino, Time},
 };
 use flash::{
-    Card, Clock, Model, Pace, Profile, Trace,
+    Card, Clock, Condition, Model, Pace, Profile, Trace,
     counters::{Counters, HostCounters},
     probe::Findings,
 };
@@ -115,7 +115,11 @@ impl EngineTarget {
         options.apply(&spec.mount).map_err(|error| invalid(error.to_string()))?;
         let disk = match setting.pace {
             Pace::Virtual => {
-                let card = Card::from_parts(Model::new(profile.clone(), true), Box::new(data), Pace::Virtual);
+                let card = Card::from_parts(
+                    Model::new(profile.clone(), Condition::Preconditioned),
+                    Box::new(data),
+                    Pace::Virtual,
+                );
                 if setting.traced {
                     card.start_trace();
                 }

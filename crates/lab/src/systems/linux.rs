@@ -7,7 +7,7 @@ use std::{
 };
 
 use block::{FileDevice, Geometry, OpenOptions, vhost_user::Traits};
-use flash::{Model, Pace, Profile, Trace, counters::Counters};
+use flash::{Condition, Model, Pace, Profile, Trace, counters::Counters};
 use guest::{Bytes, Op, op::Answer};
 
 use super::{
@@ -72,7 +72,7 @@ impl GuestTarget {
             own_programs: BTreeSet::new(),
             cleaner: None,
         };
-        target.boot(Model::new(setting.profile.clone(), true))?;
+        target.boot(Model::new(setting.profile.clone(), Condition::Preconditioned))?;
         Ok(target)
     }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use block::{FileDevice, OpenOptions};
-use flash::{Card, Model, Pace, Trace, counters::Counters};
+use flash::{Card, Condition, Model, Pace, Trace, counters::Counters};
 use guest::Op;
 
 use super::{Setting, Target, engine::totals, linux::tunes};
@@ -43,7 +43,7 @@ impl StockTarget {
         let image = image.to_owned();
         let mut target =
             StockTarget { qemu: None, setting: setting.clone(), image, counted: Counters::default() };
-        target.boot(Model::new(setting.profile.clone(), true))?;
+        target.boot(Model::new(setting.profile.clone(), Condition::Preconditioned))?;
         Ok(target)
     }
 
