@@ -66,12 +66,23 @@ pub fn project(fd: impl AsFd) -> Result<u32> {
     Ok(u32::from_le_bytes(out[12..16].try_into().expect("four bytes")))
 }
 
-/// Moves a file or directory to a project. With `inherit`, new entries of a directory get the same project.
-pub fn set_project(fd: impl AsFd, id: u32, inherit: bool) -> Result<()> {
-    const PROJINHERIT: u32 = 0x200;
+/// The flag `FS_XFLAG_PROJINHERIT`: new entries of a directory get its project.
+const PROJINHERIT: u32 = 0x200;
+
+/// Moves a file or directory to a project.
+pub fn set_project(fd: impl AsFd, id: u32) -> Result<()> {
+    change_project(fd, id, 0)
+}
+
+/// Moves a directory to a project, which its new entries get, too.
+pub fn set_inherited_project(fd: impl AsFd, id: u32) -> Result<()> {
+    change_project(fd, id, PROJINHERIT)
+}
+
+fn change_project(fd: impl AsFd, id: u32, inherit: u32) -> Result<()> {
     let mut arg = call::<{ opcode::read::<[u8; 28]>(b'X', 31) }, 28>(&fd, [0; 28])?;
-    let mut flags = u32::from_le_bytes(arg[..4].try_into().expect("four bytes"));
-    flags = if inherit { flags | PROJINHERIT } else { flags & !PROJINHERIT };
+    let flags = u32::from_le_bytes(arg[..4].try_into().expect("four bytes"));
+    let flags = flags & !PROJINHERIT | inherit;
     arg[..4].copy_from_slice(&flags.to_le_bytes());
     arg[12..16].copy_from_slice(&id.to_le_bytes());
     call::<{ opcode::write::<[u8; 28]>(b'X', 32) }, 28>(fd, arg).map(drop)
@@ -104,8 +115,13 @@ pub fn compress_file(fd: impl AsFd) -> Result<()> {
 }
 
 /// Pins a file's blocks in place.
-pub fn set_pin(fd: impl AsFd, pinned: bool) -> Result<()> {
-    call::<{ f2fs_write::<u32>(13) }, 4>(fd, u32::from(pinned).to_le_bytes()).map(drop)
+pub fn pin(fd: impl AsFd) -> Result<()> {
+    call::<{ f2fs_write::<u32>(13) }, 4>(fd, 1_u32.to_le_bytes()).map(drop)
+}
+
+/// Lets a file's blocks move again.
+pub fn unpin(fd: impl AsFd) -> Result<()> {
+    call::<{ f2fs_write::<u32>(13) }, 4>(fd, 0_u32.to_le_bytes()).map(drop)
 }
 
 /// Cleans one section.

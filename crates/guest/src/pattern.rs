@@ -44,6 +44,23 @@ pub enum Access {
     Overwrite,
 }
 
+/// Version of a record's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    Created,
+    Overwritten,
+}
+
+impl Access {
+    /// Returns the version that is written, or is there to be read.
+    fn version(self) -> Version {
+        match self {
+            Access::Create | Access::Read { overwritten: false } => Version::Created,
+            Access::Overwrite | Access::Read { overwritten: true } => Version::Overwritten,
+        }
+    }
+}
+
 /// Order of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -113,19 +130,20 @@ impl Pattern {
         let (records, length) = (self.records()?, u64::from(self.record_bytes));
         let mut record = vec![0; self.record_bytes as usize];
         let mut wanted = record.clone();
+        let version = self.access.version();
         for n in self.order.of(records) {
             let at = n * length;
             match self.access {
-                Access::Read { overwritten } => {
+                Access::Read { .. } => {
                     file.read_record(&mut record, at)?;
-                    fill(&mut wanted, n, overwritten);
+                    fill(&mut wanted, n, version);
                     if record != wanted {
                         let what = format!("record {n} differs from the written data");
                         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
                     }
                 }
                 Access::Create | Access::Overwrite => {
-                    fill(&mut record, n, self.access == Access::Overwrite);
+                    fill(&mut record, n, version);
                     file.write_record(&record, at)?;
                     if self.sync == Sync::Each {
                         file.sync()?;
@@ -165,8 +183,12 @@ impl Pattern {
 
 /// Writes the content of a record: different noise in each, and new noise for an overwrite, so that no layer
 /// above the flash can save work by compression, comparison, or leaving out a write.
-fn fill(record: &mut [u8], n: u64, overwritten: bool) {
-    noise(SplitMix(n << 1 | u64::from(overwritten)).next(), record);
+fn fill(record: &mut [u8], n: u64, version: Version) {
+    let seed = match version {
+        Version::Created => n << 1,
+        Version::Overwritten => n << 1 | 1,
+    };
+    noise(SplitMix(seed).next(), record);
 }
 
 impl Order {

@@ -149,7 +149,10 @@ impl Runner {
                 let flags = (ioctl::flags(&file)? | set) & !clear;
                 ioctl::set_flags(&file, flags)?;
             }
-            Op::Project { path, id, inherit } => ioctl::set_project(self.readable(path)?, *id, *inherit)?,
+            Op::Project { path, id, inherit: false } => ioctl::set_project(self.readable(path)?, *id)?,
+            Op::Project { path, id, inherit: true } => {
+                ioctl::set_inherited_project(self.readable(path)?, *id)?;
+            }
             Op::KeepToLimits => {
                 let mut sets = rustix::thread::capabilities(None)?;
                 sets.effective.remove(CapabilitySet::SYS_RESOURCE);
@@ -168,7 +171,8 @@ impl Runner {
                 let blocks = ioctl::reserve_compressed_blocks(self.writable(path)?)?;
                 return Ok(Some(Answer::Blocks(blocks)));
             }
-            Op::Pin { path, pinned } => ioctl::set_pin(self.writable(path)?, *pinned)?,
+            Op::Pin { path, pinned: true } => ioctl::pin(self.writable(path)?)?,
+            Op::Pin { path, pinned: false } => ioctl::unpin(self.writable(path)?)?,
             Op::Atomic { handle, commit: false } => ioctl::start_atomic_write(self.opened(*handle)?)?,
             Op::Atomic { handle, commit: true } => ioctl::commit_atomic_write(self.opened(*handle)?)?,
             Op::Collect { path } => ioctl::collect_garbage(self.readable(path)?)?,
@@ -202,7 +206,8 @@ impl Runner {
                 let parameters = std::ffi::CString::new(parameters.as_str())?;
                 rustix::system::finit_module(&module, &parameters, 0)?;
             }
-            Op::Threads { name, go_on } => threads::tell(name, *go_on)?,
+            Op::Threads { name, go_on: false } => threads::stop(name)?,
+            Op::Threads { name, go_on: true } => threads::resume(name)?,
             Op::UbiAttach { flash, volume } => ubi::attach(flash, volume)?,
             Op::Memory { name } => return Ok(Some(Answer::Memory(threads::memory(name)?))),
             Op::NbdAttach { server, device } => {

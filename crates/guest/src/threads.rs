@@ -7,14 +7,26 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// Stops or continues all threads whose name starts with `name`.
+/// Stops all threads whose name starts with `name`.
 ///
 /// # Errors
 /// There are none, or they accept no signals.
-pub fn tell(name: &str, go_on: bool) -> io::Result<()> {
+pub fn stop(name: &str) -> io::Result<()> {
+    send(name, Signal::STOP)
+}
+
+/// Lets all threads whose name starts with `name` run again.
+///
+/// # Errors
+/// There are none, or they accept no signals.
+pub fn resume(name: &str) -> io::Result<()> {
+    send(name, Signal::CONT)
+}
+
+fn send(name: &str, signal: Signal) -> io::Result<()> {
     let mut found = false;
     for (id, _) in called(|it| it.starts_with(name))? {
-        kill_process(id, if go_on { Signal::CONT } else { Signal::STOP })?;
+        kill_process(id, signal)?;
         found = true;
     }
     match found {
@@ -79,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_missing_thread_is_not_found() {
-        assert_eq!(tell("no such thread", true).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(resume("no such thread").unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(memory("no such program").unwrap(), 0);
     }
 

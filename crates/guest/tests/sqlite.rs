@@ -118,8 +118,8 @@ fn steps(calls: &str, dir: &Path) -> Vec<Step> {
             }
             ("pwrite64", Some(path)) => steps.push(Step::Write { path, at: number(3), length: number(2) }),
             ("ftruncate", Some(path)) => steps.push(Step::Truncate { path, size: number(1) }),
-            ("fdatasync", Some(path)) => steps.push(Step::Sync { path, data_only: true }),
-            ("fsync", Some(path)) => steps.push(Step::Sync { path, data_only: false }),
+            ("fdatasync", Some(path)) => steps.push(Step::Fdatasync { path }),
+            ("fsync", Some(path)) => steps.push(Step::Fsync { path }),
             _ => {}
         }
     }

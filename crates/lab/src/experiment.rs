@@ -18,10 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     plan::Age,
-    preset::Preset,
     sample::Sample,
     scale::{COPY_BYTES, RECORD_BYTES, Scale},
-    systems::{CHIP, DISK, FlashWork, MOUNT_POINT, Target},
+    systems::{CHIP, FlashWork, MOUNT_POINT, Target},
     vm::{Failure, Totals},
 };
 
@@ -310,8 +309,8 @@ impl Experiment {
 
     /// Returns the fill level at the start, in percent, for a file system of this type, if the experiment
     /// depends on it.
-    pub fn full_percent(self, kind: &str, preset: Preset) -> Option<u64> {
-        (self == Experiment::Latency).then(|| latency::full_percent(kind, preset.is_raw()))
+    pub fn full_percent(self, kind: &str) -> Option<u64> {
+        (self == Experiment::Latency).then(|| latency::full_percent(kind))
     }
 
     /// Runs the experiment on a newly formatted target. Passes each finished part to `done`, so that a later
@@ -361,11 +360,6 @@ pub struct How<'a> {
 }
 
 impl How<'_> {
-    /// Returns true if the file system is on raw flash.
-    fn is_raw(&self) -> bool {
-        self.source != DISK
-    }
-
     /// Returns true if written data is durable when the call returns (JFFS2).
     fn is_synchronous(&self) -> bool {
         self.source == CHIP

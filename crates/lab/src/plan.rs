@@ -151,24 +151,30 @@ impl Plan {
         }
     }
 
-    /// Returns the cells for all combinations. Without a guest, the kernel's file systems are left out.
-    pub fn cells(
-        experiments: &[Experiment],
-        file_systems: &[FileSystem],
-        presets: &[Preset],
-        has_guest: bool,
-    ) -> Vec<Cell> {
+    /// Returns the cells for all combinations that make sense.
+    pub fn cells(experiments: &[Experiment], file_systems: &[FileSystem], presets: &[Preset]) -> Vec<Cell> {
         let mut cells = Vec::new();
         for preset in presets {
             for experiment in experiments {
                 for file_system in file_systems {
                     let cell = Cell::new(*experiment, file_system.clone(), *preset);
-                    if cell.makes_sense() && (has_guest || file_system.kind == OURS) {
+                    if cell.makes_sense() {
                         cells.push(cell);
                     }
                 }
             }
         }
+        cells
+    }
+
+    /// Returns the cells that need no guest: those of our engine in this process.
+    pub fn cells_without_guest(
+        experiments: &[Experiment],
+        file_systems: &[FileSystem],
+        presets: &[Preset],
+    ) -> Vec<Cell> {
+        let mut cells = Plan::cells(experiments, file_systems, presets);
+        cells.retain(|cell| cell.file_system.kind == OURS);
         cells
     }
 }
@@ -234,18 +240,19 @@ mod tests {
 
     #[test]
     fn without_a_guest_only_our_file_system_is_planned() {
-        let cells = |guest| Plan::cells(&Experiment::USUAL, &file_systems(), &[Preset::Desktop], guest);
-        assert_eq!(cells(true).len(), 35);
-        assert!(cells(false).iter().all(|cell| cell.file_system.kind == OURS));
-        assert_eq!(cells(false).len(), 5);
+        let desktop = [Preset::Desktop];
+        assert_eq!(Plan::cells(&Experiment::USUAL, &file_systems(), &desktop).len(), 35);
+        let own = Plan::cells_without_guest(&Experiment::USUAL, &file_systems(), &desktop);
+        assert!(own.iter().all(|cell| cell.file_system.kind == OURS));
+        assert_eq!(own.len(), 5);
     }
 
     #[test]
     fn bare_flash_is_only_for_its_own_file_systems() {
-        let cells = Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Nor], true);
+        let cells = Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Nor]);
         let ids: Vec<String> = cells.iter().map(Cell::id).collect();
         assert_eq!(ids, ["latency.jffs2.nor", "latency.ubifs.nor"]);
-        let cells = Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Nand], true);
+        let cells = Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Nand]);
         assert_eq!(cells.iter().map(Cell::id).collect::<Vec<_>>(), ["latency.ubifs.nand"]);
     }
 

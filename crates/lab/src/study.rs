@@ -181,7 +181,7 @@ fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
         seed: plan.seed,
         scale: setting.scale,
         age: plan.age,
-        full_percent: cell.experiment.full_percent(&chosen.kind, cell.preset),
+        full_percent: cell.experiment.full_percent(&chosen.kind),
         clock: if setting.is_indicative() { INDICATIVE_CLOCK } else { DEVICE_CLOCK }.into(),
         dirty_bytes: (!is_ours).then(|| cell.preset.dirty_bytes(&setting.scale)),
         profile: (profile.name.clone(), digest(profile.to_toml().as_bytes()).expect("memory can be read")),
@@ -257,7 +257,7 @@ mod tests {
     fn plan(dir: &Path) -> Plan {
         let ours = [FileSystem::new(OURS)];
         Plan {
-            cells: Plan::cells(&Experiment::ALL, &ours, &[Preset::Desktop], false),
+            cells: Plan::cells_without_guest(&Experiment::ALL, &ours, &[Preset::Desktop]),
             scale: Scale::of_file(4 << 20),
             timed_writes: None,
             card_bytes: None,

@@ -71,7 +71,11 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
     let dir = dir.path();
     let ours = [FileSystem::new(OURS), FileSystem::parse("flashkit:mode=adaptive")];
     let plan = Plan {
-        cells: Plan::cells(&[Experiment::WriteFsync, Experiment::Copy], &ours, &[Preset::Desktop], false),
+        cells: Plan::cells_without_guest(
+            &[Experiment::WriteFsync, Experiment::Copy],
+            &ours,
+            &[Preset::Desktop],
+        ),
         scale: Scale::of_file(2 << 20),
         timed_writes: None,
         card_bytes: Some(1 << 30),

@@ -65,7 +65,7 @@ fn a_stock_kernel_in_qemu_is_indicative() -> Result<()> {
     let (Some(kernel), Some(agent)) = (lines.next(), lines.next()) else { bail!("it printed {built}") };
     let work = tempfile::tempdir()?;
     let plan = Plan {
-        cells: Plan::cells(&[Experiment::Mount], &[FileSystem::new("ext4")], &[Preset::Desktop], true),
+        cells: Plan::cells(&[Experiment::Mount], &[FileSystem::new("ext4")], &[Preset::Desktop]),
         scale: Scale::of_file(4 * MIB),
         timed_writes: None,
         card_bytes: Some(1 << 30),
@@ -250,7 +250,7 @@ fn plan(
     preset: Preset,
 ) -> Plan {
     Plan {
-        cells: Plan::cells(experiments, file_systems, &[preset], true),
+        cells: Plan::cells(experiments, file_systems, &[preset]),
         scale: Scale::of_file(4 * MIB),
         timed_writes: None,
         card_bytes: None,

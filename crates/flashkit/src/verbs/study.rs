@@ -268,7 +268,8 @@ impl Args {
                 presets.extend([Preset::Nor, Preset::Nand]);
             }
         }
-        let mut cells = Plan::cells(experiments, &file_systems, &presets, programs.is_some());
+        let cells = if programs.is_some() { Plan::cells } else { Plan::cells_without_guest };
+        let mut cells = cells(experiments, &file_systems, &presets);
         if programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock) {
             cells.retain(|cell| !cell.preset.is_raw() && cell.file_system.kind != THROUGH_FUSE);
         }

@@ -232,5 +232,5 @@ pub enum Change {
 
 /// SQLite syncs only the content (fdatasync).
 fn sync(path: &str) -> Step {
-    Step::Sync { path: path.to_owned(), data_only: true }
+    Step::Fdatasync { path: path.to_owned() }
 }

@@ -24,14 +24,34 @@ impl Dir {
         Dir { path, open: HashMap::new() }
     }
 
-    fn open(&mut self, path: &str, make: bool) -> io::Result<&File> {
+    /// Returns an open file. Opens it if it is not, and makes it if it is missing.
+    fn open_or_make(&mut self, path: &str) -> io::Result<&File> {
+        self.open_with(path, OpenOptions::new().create(true))
+    }
+
+    /// Returns an open file. Opens it if it is not.
+    fn open(&mut self, path: &str) -> io::Result<&File> {
+        self.open_with(path, &mut OpenOptions::new())
+    }
+
+    fn open_with(&mut self, path: &str, options: &mut OpenOptions) -> io::Result<&File> {
         if !self.open.contains_key(path) {
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(make).truncate(false);
+            options.read(true).write(true).truncate(false);
             let file = room::wait_for(|| options.open(self.path.join(path)))?;
             self.open.insert(path.to_owned(), file);
         }
         Ok(&self.open[path])
+    }
+
+    /// Syncs an open file, or another file or directory.
+    fn sync_with(&self, path: &str, sync: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
+        match self.open.get(path) {
+            Some(file) => room::wait_for(|| sync(file)),
+            None => {
+                let file = File::open(self.path.join(path))?;
+                room::wait_for(|| sync(&file))
+            }
+        }
     }
 }
 
@@ -41,29 +61,25 @@ impl Files for Dir {
     }
 
     fn write(&mut self, path: &str, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let file = self.open(path, true)?;
+        let file = self.open_or_make(path)?;
         room::wait_for(|| file.write_all_at(bytes, at))
     }
 
     fn read(&mut self, path: &str, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.open(path, false)?.read_exact_at(bytes, at)
+        self.open(path)?.read_exact_at(bytes, at)
     }
 
     fn truncate(&mut self, path: &str, size: u64) -> io::Result<()> {
-        let file = self.open(path, true)?;
+        let file = self.open_or_make(path)?;
         room::wait_for(|| file.set_len(size))
     }
 
-    fn sync(&mut self, path: &str, data_only: bool) -> io::Result<()> {
-        let dir;
-        let file = match self.open.get(path) {
-            Some(file) => file,
-            None => {
-                dir = File::open(self.path.join(path))?;
-                &dir
-            }
-        };
-        room::wait_for(|| if data_only { file.sync_data() } else { file.sync_all() })
+    fn fsync(&mut self, path: &str) -> io::Result<()> {
+        self.sync_with(path, File::sync_all)
+    }
+
+    fn fdatasync(&mut self, path: &str) -> io::Result<()> {
+        self.sync_with(path, File::sync_data)
     }
 
     fn close(&mut self, path: &str) -> io::Result<()> {

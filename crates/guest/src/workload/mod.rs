@@ -85,10 +85,13 @@ pub enum Step {
         path: String,
         size: u64,
     },
-    /// fsync(2), or fdatasync(2), of a file or directory.
-    Sync {
+    /// fsync(2) of a file or directory.
+    Fsync {
         path: String,
-        data_only: bool,
+    },
+    /// fdatasync(2) of a file or directory.
+    Fdatasync {
+        path: String,
     },
     Close {
         path: String,
@@ -115,7 +118,8 @@ pub trait Files {
     /// Fills `bytes`.
     fn read(&mut self, path: &str, at: u64, bytes: &mut [u8]) -> io::Result<()>;
     fn truncate(&mut self, path: &str, size: u64) -> io::Result<()>;
-    fn sync(&mut self, path: &str, data_only: bool) -> io::Result<()>;
+    fn fsync(&mut self, path: &str) -> io::Result<()>;
+    fn fdatasync(&mut self, path: &str) -> io::Result<()>;
     fn close(&mut self, path: &str) -> io::Result<()>;
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     fn remove(&mut self, path: &str) -> io::Result<()>;
@@ -221,7 +225,8 @@ fn perform(
                 }
             }
             Step::Truncate { path, size } => files.truncate(path, *size)?,
-            Step::Sync { path, data_only } => files.sync(path, *data_only)?,
+            Step::Fsync { path } => files.fsync(path)?,
+            Step::Fdatasync { path } => files.fdatasync(path)?,
             Step::Close { path } => files.close(path)?,
             Step::Rename { from, to } => files.rename(from, to)?,
             Step::Remove { path } => files.remove(path)?,

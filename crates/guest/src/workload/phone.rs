@@ -129,7 +129,7 @@ impl Day {
         let new = format!("{path}.new");
         let length = KIB + self.below(3 * KIB);
         steps.push(Step::Write { path: new.clone(), at: 0, length });
-        steps.push(Step::Sync { path: new.clone(), data_only: false });
+        steps.push(Step::Fsync { path: new.clone() });
         steps.push(Step::Close { path: new.clone() });
         steps.push(Step::Rename { from: new, to: path });
     }
@@ -160,7 +160,7 @@ fn write_whole(path: &str, bytes: u64, piece_bytes: u64, steps: &mut Vec<Step>) 
 
 fn write_synced(path: &str, bytes: u64, piece_bytes: u64, steps: &mut Vec<Step>) {
     write_pieces(path, bytes, piece_bytes, steps);
-    steps.push(Step::Sync { path: path.to_owned(), data_only: false });
+    steps.push(Step::Fsync { path: path.to_owned() });
     steps.push(Step::Close { path: path.to_owned() });
 }
 
@@ -191,7 +191,9 @@ mod tests {
                     counts[1] += u64::from(length <= 4 * KIB);
                     *pending.entry(path).or_default() += 1;
                 }
-                Step::Sync { path, .. } => counts[2] += pending.remove(&path).unwrap_or(0),
+                Step::Fsync { path } | Step::Fdatasync { path } => {
+                    counts[2] += pending.remove(&path).unwrap_or(0)
+                }
                 Step::Close { path } => drop(pending.remove(&path)),
                 _ => {}
             }

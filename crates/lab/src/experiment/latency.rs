@@ -48,9 +48,9 @@ impl Cleaner {
 }
 
 /// Returns the fill level for a file system of this type, in percent.
-pub(super) fn full_percent(kind: &str, is_raw: bool) -> u64 {
+pub(super) fn full_percent(kind: &str) -> u64 {
     match kind {
-        _ if is_raw => RAW_FULL_PERCENT,
+        "jffs2" | "ubifs" => RAW_FULL_PERCENT,
         "nilfs2" => NILFS2_FULL_PERCENT,
         _ => FULL_PERCENT,
     }
@@ -60,7 +60,7 @@ impl Bench<'_> {
     pub(super) fn latencies(&mut self, scale: &Scale) -> Result<(), Failure> {
         self.target.run(&self.mount_op())?;
         let (total_bytes, free_bytes) = self.space()?;
-        let full_bytes = total_bytes / 100 * full_percent(self.how.mount.0, self.how.is_raw());
+        let full_bytes = total_bytes / 100 * full_percent(self.how.mount.0);
         let record = u64::from(RECORD_BYTES);
         let file_bytes = full_bytes.saturating_sub(total_bytes - free_bytes) / record * record;
         self.target.run(&file(pattern(Access::Create, Order::Sequential, file_bytes, Sync::End)))?;

@@ -165,13 +165,23 @@ pub fn stacks(about: &str, stacks: &[Stack]) -> Result<String, Box<dyn Error>> {
     })
 }
 
+/// Owner of a drawn row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Our own file system.
+    Ours,
+    /// Another one.
+    Rival {
+        /// Number of its row in the sheet.
+        row: usize,
+    },
+}
+
 /// A curve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// Number of its row in the sheet, which determines its colour.
-    pub row: usize,
-    /// True for our own file system.
-    pub is_ours: bool,
+    /// Owner of its row, which determines its colour.
+    pub owner: Owner,
     /// Points in ascending x order.
     pub points: Vec<(f64, f64)>,
 }
@@ -185,13 +195,16 @@ pub struct Mark {
 
 /// Returns the page's colour variable for a row's curve. The second colour of causes is left out, because it
 /// equals that of our own bars.
-pub fn colour(row: usize, is_ours: bool) -> String {
-    curve_ink(row, is_ours).variable()
+pub fn colour(owner: Owner) -> String {
+    curve_ink(owner).variable()
 }
 
-fn curve_ink(row: usize, is_ours: bool) -> Ink {
+fn curve_ink(owner: Owner) -> Ink {
     const OTHERS: [u8; 7] = [0, 2, 3, 4, 5, 6, 7];
-    if is_ours { Ink::Ours } else { Ink::Cause(OTHERS[row % OTHERS.len()]) }
+    match owner {
+        Owner::Ours => Ink::Ours,
+        Owner::Rival { row } => Ink::Cause(OTHERS[row % OTHERS.len()]),
+    }
 }
 
 /// Draws curves with logarithmic axes. `about` is the text for screen readers.
@@ -209,7 +222,7 @@ pub fn log_curves(about: &str, curves: &[Curve], marks: &[Mark]) -> Result<Strin
         let label = |value: &f64| short(*value);
         mesh!(chart, label, label);
         for curve in curves {
-            let style = ShapeStyle::from(curve_ink(curve.row, curve.is_ours).rgb()).stroke_width(2);
+            let style = ShapeStyle::from(curve_ink(curve.owner).rgb()).stroke_width(2);
             chart.draw_series([PathElement::new(curve.points.clone(), style)])?;
         }
         for mark in marks {
@@ -238,7 +251,7 @@ pub fn curves(about: &str, curves: &[Curve]) -> Result<String, Box<dyn Error>> {
         let label = |value: &f64| super::shown(*value);
         mesh!(chart, label, label);
         for curve in curves {
-            let style = ShapeStyle::from(curve_ink(curve.row, curve.is_ours).rgb()).stroke_width(2);
+            let style = ShapeStyle::from(curve_ink(curve.owner).rgb()).stroke_width(2);
             chart.draw_series([PathElement::new(curve.points.clone(), style)])?;
         }
         root.present()?;
@@ -253,14 +266,18 @@ const MAP_WIDTH: usize = 64;
 
 /// Draws a map of a flash, piece by piece from left to right and line by line. The more erases, up to `most`,
 /// the stronger the colour. `about` is the text for screen readers.
-pub fn map(about: &str, erases: &[u64], most: u64, is_ours: bool) -> String {
+pub fn map(about: &str, erases: &[u64], most: u64, owner: Owner) -> String {
     let mut shades = vec![String::new(); SHADES as usize];
     for (n, erases) in erases.iter().enumerate().filter(|(_, erases)| **erases > 0) {
         let shade = (erases.saturating_mul(SHADES)).div_ceil(most.max(1)).clamp(1, SHADES);
         let (x, y) = (n % MAP_WIDTH, n / MAP_WIDTH);
         shades[shade as usize - 1] += &format!("M{x} {y}h1v1h-1z");
     }
-    let ink = if is_ours { Ink::Ours } else { Ink::Rival }.variable();
+    let ink = match owner {
+        Owner::Ours => Ink::Ours,
+        Owner::Rival { .. } => Ink::Rival,
+    };
+    let ink = ink.variable();
     let (width, height) = (MAP_WIDTH, erases.len().div_ceil(MAP_WIDTH).max(1));
     let (whole, rest) = (erases.len() / MAP_WIDTH, erases.len() % MAP_WIDTH);
     let mut svg = format!(
@@ -437,8 +454,8 @@ mod tests {
 
     #[test]
     fn curves_have_colours_and_decades() {
-        let curve = |row, is_ours| Curve { row, is_ours, points: vec![(0.5, 1.0), (200.0, 0.001)] };
-        let both = [curve(0, true), curve(1, false)];
+        let curve = |owner| Curve { owner, points: vec![(0.5, 1.0), (200.0, 0.001)] };
+        let both = [curve(Owner::Ours), curve(Owner::Rival { row: 1 })];
         let svg = log_curves("times", &both, &[Mark { at: (1000.0, 0.001) }]).unwrap();
         for wanted in ["var(--ours)", "var(--cause-2)", "var(--published)", "\n1000\n", "\n0.01\n"] {
             assert!(svg.contains(wanted), "{wanted:?} is not in\n{svg}");
@@ -452,7 +469,7 @@ mod tests {
     fn a_map_has_a_shade_for_each_erased_piece() {
         let mut erases = vec![0; 70];
         (erases[0], erases[1], erases[65]) = (80, 1, 80);
-        let svg = map("erases", &erases, 80, true);
+        let svg = map("erases", &erases, 80, Owner::Ours);
         for wanted in [
             "viewBox=\"0 0 64 2\"",
             "M0 0h64v1h-64zM0 1h6v1h-6z",
@@ -461,7 +478,7 @@ mod tests {
         ] {
             assert!(svg.contains(wanted), "{wanted:?} is not in\n{svg}");
         }
-        assert!(map("nothing", &[], 0, false).contains("<svg"));
+        assert!(map("nothing", &[], 0, Owner::Rival { row: 0 }).contains("<svg"));
     }
 
     #[test]

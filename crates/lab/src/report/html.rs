@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{
     Sheet,
-    chart::{self, Bar, CAUSES_MAX, Stack},
+    chart::{self, Bar, CAUSES_MAX, Owner, Stack},
     is_mixed, latency, leads, lines, sheets, shown,
     verdict::verdicts,
 };
@@ -108,7 +108,7 @@ struct Leading {
 pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
     let sheets = sheets(records);
     let mixed = is_mixed(&sheets);
-    let views = (0..sheets.len()).map(|n| view(&sheets, n, mixed)).collect::<Result<Vec<_>, _>>()?;
+    let views = (0..sheets.len()).map(|n| view(&sheets, n)).collect::<Result<Vec<_>, _>>()?;
     let leading: Vec<Leading> = sheets.iter().flat_map(leading).collect();
     let behind = leading.iter().filter(|one| !one.leads).count();
     let verdicts: Vec<_> = verdicts(&sheets)
@@ -149,17 +149,17 @@ fn id(sheets: &[Sheet], n: usize) -> String {
     }
 }
 
-fn view(sheets: &[Sheet], n: usize, with_setup: bool) -> Result<View, Box<dyn Error>> {
+fn view(sheets: &[Sheet], n: usize) -> Result<View, Box<dyn Error>> {
     let sheet = &sheets[n];
     let times = times(sheet);
     let charts = if times.is_empty() { bars(sheet)? } else { curves(sheet)? };
     let rows = sheet.rows.iter().enumerate();
-    let key = rows.map(|(n, row)| Key { colour: chart::colour(n, row.is_ours()), name: row.name.clone() });
+    let key = rows.map(|(n, row)| Key { colour: chart::colour(row.owner(n)), name: row.name.clone() });
     Ok(View {
         id: id(sheets, n),
         title: format!("{} · {}", sheet.experiment.number(), sheet.experiment.title()),
         preset: sheet.preset.name(),
-        profile: if with_setup { format!("{}, {}", sheet.card(), sheet.setup()) } else { sheet.card() },
+        profile: if is_mixed(sheets) { format!("{}, {}", sheet.card(), sheet.setup()) } else { sheet.card() },
         charts,
         key: if times.is_empty() { Vec::new() } else { key.collect() },
         times,
@@ -339,10 +339,11 @@ fn causes(sheet: &Sheet) -> Result<Option<Causes>, Box<dyn Error>> {
 
 /// Draws a map for each file system, all with the same scale.
 fn maps(sheet: &Sheet) -> Vec<Map> {
-    let wears = || sheet.rows.iter().filter_map(|row| Some((row, row.wear.as_ref()?)));
-    let most = wears().flat_map(|(_, wear)| wear.erases.iter().copied()).max().unwrap_or(0);
-    let map = |(row, wear): (&super::Row, &Wear)| Map {
-        svg: chart::map(&format!("Erases of the flash, {}", row.name), &wear.erases, most, row.is_ours()),
+    let rows = || sheet.rows.iter().enumerate();
+    let wears = || rows().filter_map(|(n, row)| Some((row.owner(n), row, row.wear.as_ref()?)));
+    let most = wears().flat_map(|(_, _, wear)| wear.erases.iter().copied()).max().unwrap_or(0);
+    let map = |(owner, row, wear): (Owner, &super::Row, &Wear)| Map {
+        svg: chart::map(&format!("Erases of the flash, {}", row.name), &wear.erases, most, owner),
         name: row.name.clone(),
         erases: wear.total(),
         most: wear.most,

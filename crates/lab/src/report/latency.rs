@@ -98,7 +98,7 @@ pub(super) fn distributions(sheet: &Sheet, n: usize) -> (Vec<Curve>, Vec<Mark>) 
                 points.push((ms, left as f64 / count));
             }
         }
-        Some(Curve { row: row_number, is_ours: row.is_ours(), points })
+        Some(Curve { owner: row.owner(row_number), points })
     });
     let part = &sheet.parts()[n];
     let of_part = lines(sheet).into_iter().filter(|line| line.is_published && line.part == *part);
@@ -122,7 +122,7 @@ pub(super) fn progress(sheet: &Sheet, n: usize) -> Vec<Curve> {
             points.push((*end as f64 / 1e9, kb_per_s));
             before = *end;
         }
-        (!points.is_empty()).then_some(Curve { row: row_number, is_ours: row.is_ours(), points })
+        (!points.is_empty()).then_some(Curve { owner: row.owner(row_number), points })
     });
     curves.collect()
 }

@@ -85,6 +85,11 @@ impl Row {
         [OURS, THROUGH_FUSE].contains(&self.kind.as_str())
     }
 
+    /// Returns the owner in charts of this row, the one of this number in its sheet.
+    fn owner(&self, row: usize) -> chart::Owner {
+        if self.is_ours() { chart::Owner::Ours } else { chart::Owner::Rival { row } }
+    }
+
     /// Returns the maximum memory of the kernel, plus that of our process if it served the mount, in bytes.
     pub fn memory_bytes(&self) -> Option<u64> {
         self.phases().filter_map(|phase| phase.cost?.memory_bytes).max()

@@ -9,7 +9,8 @@ use crate::{check::Check, preset::Preset};
 pub fn text(sheets: &[Sheet]) -> String {
     let mut out = String::new();
     for sheet in sheets {
-        table(sheet, is_mixed(sheets), &mut out);
+        let setup = if is_mixed(sheets) { format!(", {}", sheet.setup()) } else { String::new() };
+        table(sheet, &setup, &mut out);
     }
     lead_table(sheets, &mut out);
     for verdict in verdicts(sheets) {
@@ -19,9 +20,9 @@ pub fn text(sheets: &[Sheet]) -> String {
     out
 }
 
-fn table(sheet: &Sheet, with_setup: bool, out: &mut String) {
+/// Prints a sheet, with its setup behind the card's name.
+fn table(sheet: &Sheet, setup: &str, out: &mut String) {
     let Sheet { experiment, preset, rows, .. } = sheet;
-    let setup = if with_setup { format!(", {}", sheet.setup()) } else { String::new() };
     let (number, title) = (experiment.number(), experiment.title());
     line(out, &format!("{number}  {title} ({}, {}{setup})", preset.name(), sheet.card()));
     let single_writes = lines(sheet);

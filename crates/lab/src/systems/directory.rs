@@ -154,8 +154,12 @@ impl Files for UntilStopped<workload::Dir> {
         self.go_on()?.truncate(path, size)
     }
 
-    fn sync(&mut self, path: &str, data_only: bool) -> io::Result<()> {
-        self.go_on()?.sync(path, data_only)
+    fn fsync(&mut self, path: &str) -> io::Result<()> {
+        self.go_on()?.fsync(path)
+    }
+
+    fn fdatasync(&mut self, path: &str) -> io::Result<()> {
+        self.go_on()?.fdatasync(path)
     }
 
     fn close(&mut self, path: &str) -> io::Result<()> {

@@ -41,7 +41,10 @@ impl Files for NullTarget {
     fn truncate(&mut self, _: &str, _: u64) -> io::Result<()> {
         Ok(())
     }
-    fn sync(&mut self, _: &str, _: bool) -> io::Result<()> {
+    fn fsync(&mut self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+    fn fdatasync(&mut self, _: &str) -> io::Result<()> {
         Ok(())
     }
     fn close(&mut self, _: &str) -> io::Result<()> {

@@ -77,18 +77,29 @@ impl EngineFiles<'_> {
         }
     }
 
-    /// Returns the inode of a file; creates the file if it is missing and `make` is set.
-    fn file(&mut self, path: &str, make: bool) -> io::Result<Ino> {
+    /// Returns the inode of a file. Makes the file if it is missing.
+    fn find_or_make(&mut self, path: &str) -> io::Result<Ino> {
+        self.find_with(path, |mounted, dir, name| mounted.create_file(dir, name))
+    }
+
+    /// Returns the inode of a file.
+    fn find(&mut self, path: &str) -> io::Result<Ino> {
+        self.find_with(path, |_, _, _| Err(io::ErrorKind::NotFound.into()))
+    }
+
+    fn find_with(
+        &mut self,
+        path: &str,
+        missing: impl FnOnce(&mut Mounted, Ino, &[u8]) -> io::Result<Ino>,
+    ) -> io::Result<Ino> {
         self.mounted.tick()?;
         if let Some((ino, _)) = self.inodes.get(path) {
             return Ok(*ino);
         }
         let (dir, name) = self.mounted.parent(&self.at(path))?;
-        let found = self.mounted.volume.find_entry(dir, &name).map_err(to_io)?.map(|found| found.ino);
-        let ino = match (found, make) {
-            (Some(ino), _) => ino,
-            (None, true) => self.mounted.create_file(dir, &name)?,
-            (None, false) => return Err(io::ErrorKind::NotFound.into()),
+        let ino = match self.mounted.volume.find_entry(dir, &name).map_err(to_io)? {
+            Some(found) => found.ino,
+            None => missing(self.mounted, dir, &name)?,
         };
         if self.order.len() >= KEPT_FILES {
             let oldest = self.order.pop_front().expect("there are that many");
@@ -108,6 +119,17 @@ impl EngineFiles<'_> {
             self.mounted.volume.write(ino, at, &bytes).map_err(to_io)?;
         }
         Ok(())
+    }
+
+    /// Writes the dirty data of the file or directory at a path, and returns its inode.
+    fn write_back_at(&mut self, path: &str) -> io::Result<Ino> {
+        self.mounted.tick()?;
+        let ino = match self.inodes.get(path) {
+            Some((ino, _)) => *ino,
+            None => self.mounted.resolve(&self.at(path))?,
+        };
+        self.write_back(ino)?;
+        Ok(ino)
     }
 
     /// Writes all dirty data in inode order, so that files created together are adjacent.
@@ -153,7 +175,7 @@ impl Files for EngineFiles<'_> {
     }
 
     fn write(&mut self, path: &str, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let ino = self.file(path, true)?;
+        let ino = self.find_or_make(path)?;
         if let Some((_, pages)) = self.inodes.get_mut(path) {
             pages.forget(at, bytes.len());
         }
@@ -168,7 +190,7 @@ impl Files for EngineFiles<'_> {
     }
 
     fn read(&mut self, path: &str, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let ino = self.file(path, false)?;
+        let ino = self.find(path)?;
         self.write_back(ino)?;
         let volume = &self.mounted.volume;
         let size = volume.stat(ino).map_err(to_io)?.size;
@@ -177,7 +199,7 @@ impl Files for EngineFiles<'_> {
     }
 
     fn truncate(&mut self, path: &str, size: u64) -> io::Result<()> {
-        let ino = self.file(path, true)?;
+        let ino = self.find_or_make(path)?;
         match size {
             0 => self.give_up(path)?,
             _ => self.write_back(ino)?,
@@ -186,14 +208,14 @@ impl Files for EngineFiles<'_> {
         self.mounted.volume.truncate(ino, size).map_err(to_io)
     }
 
-    fn sync(&mut self, path: &str, data_only: bool) -> io::Result<()> {
-        self.mounted.tick()?;
-        let ino = match self.inodes.get(path) {
-            Some((ino, _)) => *ino,
-            None => self.mounted.resolve(&self.at(path))?,
-        };
-        self.write_back(ino)?;
-        self.mounted.volume.fsync(ino, data_only).map_err(to_io)
+    fn fsync(&mut self, path: &str) -> io::Result<()> {
+        let ino = self.write_back_at(path)?;
+        self.mounted.volume.fsync(ino, false).map_err(to_io)
+    }
+
+    fn fdatasync(&mut self, path: &str) -> io::Result<()> {
+        let ino = self.write_back_at(path)?;
+        self.mounted.volume.fsync(ino, true).map_err(to_io)
     }
 
     /// The pages stay cached.
@@ -226,7 +248,7 @@ impl Files for EngineFiles<'_> {
     }
 
     fn size(&mut self, path: &str) -> io::Result<u64> {
-        let ino = self.file(path, false)?;
+        let ino = self.find(path)?;
         self.write_back(ino)?;
         Ok(self.mounted.volume.stat(ino).map_err(to_io)?.size)
     }
