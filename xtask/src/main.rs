@@ -6,8 +6,16 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use model::fsck::fsck_image;
 use xtask::{
-    Image, Judge, Machine, bench, flashbench, golden, interrupt, judge::kernel::Kernel, judge::stock_guest,
-    spec, study, study::real_tree, study::uml_kernel, trial::cost, trial::soak, trial::torture, workspace,
+    Image, Judge, Machine, bench, flashbench, golden, interrupt,
+    judge::kernel::Kernel,
+    judge::stock_guest,
+    spec, study,
+    study::real_tree,
+    study::uml_kernel::{self, FileSystems},
+    trial::cost,
+    trial::soak,
+    trial::torture,
+    workspace,
 };
 
 #[derive(Parser)]
@@ -15,6 +23,20 @@ use xtask::{
 struct Arguments {
     #[command(subcommand)]
     task: Task,
+}
+
+/// The machine of a virtual machine's kernel.
+#[derive(clap::Args)]
+struct MachineArgs {
+    /// Use the machine for volumes of 16K blocks
+    #[arg(long = "16k")]
+    sixteen: bool,
+}
+
+impl MachineArgs {
+    fn machine(&self) -> Machine {
+        if self.sixteen { Machine::Arm64With16K } else { Machine::Amd64 }
+    }
 }
 
 #[derive(Subcommand)]
@@ -27,9 +49,8 @@ enum Task {
     },
     /// Download the judge's kernel, if it is missing, and print its release
     Kernel {
-        /// Use the kernel for volumes of 16K blocks
-        #[arg(long = "16k")]
-        sixteen: bool,
+        #[command(flatten)]
+        machine: MachineArgs,
     },
     /// Build the lab's kernel, if it is missing, and its init, and print their paths
     UmlKernel {
@@ -57,9 +78,8 @@ enum Task {
         /// Mount options
         #[arg(short = 'o', long, default_value = "")]
         options: String,
-        /// Use the machine for volumes of 16K blocks
-        #[arg(long = "16k")]
-        sixteen: bool,
+        #[command(flatten)]
+        machine: MachineArgs,
         /// The images, which stay unchanged
         #[arg(required = true)]
         images: Vec<PathBuf>,
@@ -174,10 +194,12 @@ fn run() -> Result<()> {
     interrupt::listen()?;
     let mut out = std::io::stdout().lock();
     match Arguments::parse().task {
-        Task::Spec { check } => spec::run(workspace::root(), check)?,
-        Task::Kernel { sixteen } => writeln!(out, "{}", Kernel::find(machine(sixteen))?.release)?,
+        Task::Spec { check: true } => spec::check(workspace::root())?,
+        Task::Spec { check: false } => spec::write(workspace::root())?,
+        Task::Kernel { machine } => writeln!(out, "{}", Kernel::find(machine.machine())?.release)?,
         Task::UmlKernel { tree, all, jobs, force } => {
-            let program = uml_kernel::build(&uml_kernel::Options { tree, all, jobs, force })?;
+            let file_systems = if all { FileSystems::All } else { FileSystems::Study };
+            let program = uml_kernel::build(&uml_kernel::Options { tree, file_systems, jobs, force })?;
             let agent = uml_kernel::with_agent(&program)?;
             writeln!(out, "{}\n{}", program.display(), agent.display())?;
         }
@@ -185,11 +207,11 @@ fn run() -> Result<()> {
             let (kernel, initial) = stock_guest::prepare()?;
             writeln!(out, "{}\n{}", kernel.display(), initial.display())?;
         }
-        Task::Judge { fs, options, sixteen, images } => {
+        Task::Judge { fs, options, machine, images } => {
             let image = |path| Image {
                 fs: fs.clone(),
                 options: options.clone(),
-                machine: machine(sixteen),
+                machine: machine.machine(),
                 ..Image::f2fs(path)
             };
             let images: Vec<Image> = images.into_iter().map(image).collect();
@@ -235,8 +257,4 @@ fn run() -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn machine(sixteen: bool) -> Machine {
-    if sixteen { Machine::Arm64With16K } else { Machine::Amd64 }
 }

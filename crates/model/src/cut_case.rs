@@ -25,32 +25,47 @@ impl Case {
     pub fn all() -> Vec<Case> {
         let case = |name, setup, mode, steps| Case { name, setup, mode, steps };
         let torn = |name, maker| {
-            let setup = Setup { maker: Maker::Tool(maker), ..busy(name, 4, true) };
+            let setup = Setup { maker: Maker::Tool(maker), ..busy(name, 4, Promise::Fsync) };
             case(name, setup, Mode::Random(2), 120)
         };
         let in_new_places =
             Settings { in_place: InPlace::Never, active_logs: ActiveLogs::Six, ..Settings::default() };
         let sealed: &[&str] = &["-O", "extra_attr,inode_checksum"];
         vec![
-            case("checkpoints in a row", busy("base", 8, false), Mode::Linear, 250),
-            case("checkpoints, reordered and torn", busy("features", 8, false), Mode::Random(4), 200),
-            case("checkpoints, every choice of writes", busy("base", 5, false), Mode::Exhaustive(256), 60),
-            case("fsyncs in a row", busy("base", 4, true), Mode::Linear, 250),
-            case("fsyncs, reordered and torn", busy("features", 4, true), Mode::Random(4), 200),
-            case("fsyncs, every choice of writes", busy("base", 4, true), Mode::Exhaustive(256), 60),
+            case("checkpoints in a row", busy("base", 8, Promise::Checkpoint), Mode::Linear, 250),
+            case(
+                "checkpoints, reordered and torn",
+                busy("features", 8, Promise::Checkpoint),
+                Mode::Random(4),
+                200,
+            ),
+            case(
+                "checkpoints, every choice of writes",
+                busy("base", 5, Promise::Checkpoint),
+                Mode::Exhaustive(256),
+                60,
+            ),
+            case("fsyncs in a row", busy("base", 4, Promise::Fsync), Mode::Linear, 250),
+            case("fsyncs, reordered and torn", busy("features", 4, Promise::Fsync), Mode::Random(4), 200),
+            case(
+                "fsyncs, every choice of writes",
+                busy("base", 4, Promise::Fsync),
+                Mode::Exhaustive(256),
+                60,
+            ),
             torn("quota", &["-O", "extra_attr,inode_checksum,project_quota,quota,lost_found"]),
             torn("four logs", sealed),
             torn("two logs", sealed),
             torn("sections", &["-s", "2", "-z", "2", "-O", "extra_attr,inode_checksum"]),
             torn("casefold", &["-O", "extra_attr,inode_checksum,casefold", "-C", "utf8"]),
             torn("compressed", &["-O", "extra_attr,compression,inode_checksum"]),
-            case("16K blocks", busy("16K blocks", 4, true), Mode::Random(2), 120),
+            case("16K blocks", busy("16K blocks", 4, Promise::Fsync), Mode::Random(2), 120),
             torn("not inline", sealed),
             torn("small cache", sealed),
             torn("write through", sealed),
             case(
                 "nothing in place",
-                Setup { settings: in_new_places, ..busy("features", 4, true) },
+                Setup { settings: in_new_places, ..busy("features", 4, Promise::Fsync) },
                 Mode::Random(3),
                 200,
             ),
@@ -63,8 +78,17 @@ impl Case {
     }
 }
 
+/// The operation that makes data durable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Promise {
+    /// Only checkpoints.
+    Checkpoint,
+    /// Also fsync.
+    Fsync,
+}
+
 /// Makes a volume of this kind, with short writes and many promises.
-fn busy(name: &str, promises: u64, fsync: bool) -> Setup {
+fn busy(name: &str, promises: u64, by: Promise) -> Setup {
     let mut setup = Setup::named(name).expect("a kind of volume");
     setup.mix.write_bytes_max = 16 << 10;
     // Half of the fallocate calls here move blocks.
@@ -76,7 +100,7 @@ fn busy(name: &str, promises: u64, fsync: bool) -> Setup {
         Allocate::Insert,
     ]);
     setup.mix.blocks_max = 600;
-    (setup.mix.durable, setup.mix.fsync) = (promises, fsync);
+    (setup.mix.durable, setup.mix.fsync) = (promises, by == Promise::Fsync);
     // Otherwise short sequences would consist of these alone.
     (setup.mix.bursts, setup.mix.fill) = (false, false);
     setup

@@ -25,4 +25,4 @@ pub use power_cut::{Mode, Record};
 pub use sequence::{Failure, Pair};
 pub use setup::Setup;
 pub use subject::{Settings, StepClock, Subject};
-pub use tally::Tally;
+pub use tally::{Outcome, Tally};

@@ -85,6 +85,14 @@ struct Fsync {
     node_version: u64,
 }
 
+/// The end of the use of a volume after a cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Unmount,
+    /// The power is cut again.
+    Cut,
+}
+
 impl Record {
     /// Records `steps` random operations from `seed`, including operations that close the device.
     pub fn new(setup: &Setup, seed: u64, steps: usize) -> Result<(Record, Vec<Op>)> {
@@ -194,9 +202,8 @@ impl Record {
             let pending = &self.trace[last_flush..at];
             for survivors in choices(mode, unflushed_writes(pending, pending.len()).len(), at as u64) {
                 count += 1;
-                let judged = count % JUDGED_EVERY == 0;
-                further += self
-                    .cut(&flushed, pending, at, &survivors, judged)
+                let cut = if count % JUDGED_EVERY == 0 { Self::cut_judged } else { Self::cut };
+                further += cut(self, &flushed, pending, at, &survivors)
                     .with_context(|| format!("{CUT} {at} of {}, {survivors:?}", self.trace.len()))?;
             }
         }
@@ -210,27 +217,35 @@ impl Record {
         pending: &[Request],
         at: usize,
         survivors: &Survivors,
-        judged: bool,
     ) -> Result<u64> {
-        if !judged {
-            let device = Overlay::new(flushed.clone());
-            power_cut(pending, pending.len(), survivors, &device)?;
-            return self.examine(Arc::new(device), pending, at, at % CUT_AGAIN_EVERY == 0);
-        }
+        let device = Overlay::new(flushed.clone());
+        power_cut(pending, pending.len(), survivors, &device)?;
+        let end = if at % CUT_AGAIN_EVERY == 0 { End::Cut } else { End::Unmount };
+        self.examine(Arc::new(device), pending, at, end)
+    }
+
+    /// Makes one cut, after which fsck.f2fs judges the volume.
+    fn cut_judged(
+        &self,
+        flushed: &Arc<MemoryDevice>,
+        pending: &[Request],
+        at: usize,
+        survivors: &Survivors,
+    ) -> Result<u64> {
         let device = Arc::new(copy(flushed)?);
         power_cut(pending, pending.len(), survivors, &*device)?;
-        self.examine(device.clone(), pending, at, false)?;
+        self.examine(device.clone(), pending, at, End::Unmount)?;
         fsck_after_cut(&device)?;
         Ok(0)
     }
 
-    /// Opens the volume after a cut, compares it with the valid states, and opens it once more: unmounted, or
-    /// cut `again`. Returns the number of further cuts.
-    fn examine(&self, device: Arc<dyn Device>, pending: &[Request], at: usize, again: bool) -> Result<u64> {
+    /// Opens the volume after a cut, compares it with the valid states, and opens it once more after this
+    /// end. Returns the number of further cuts.
+    fn examine(&self, device: Arc<dyn Device>, pending: &[Request], at: usize, end: End) -> Result<u64> {
         let candidates = self.candidates(&*device, pending, at)?;
         let facts = self.setup.facts;
         let since = Arc::new(Recording::with_data(Overlay::new(device.clone())));
-        let opened: Arc<dyn Device> = if again { since.clone() } else { device };
+        let opened: Arc<dyn Device> = if end == End::Cut { since.clone() } else { device };
         let mut subject = Subject::open(opened, self.setup.settings, StepClock::default())?;
         let mut differences = Vec::new();
         for (model, leeway) in &candidates {
@@ -239,7 +254,7 @@ impl Record {
                 continue;
             }
             let mut further = 0;
-            if again {
+            if end == End::Cut {
                 self.cut_opening((model, leeway), &since, at as u64)
                     .context("cut again while it was opened")?;
                 further += 1;

@@ -14,7 +14,7 @@ use crate::{
     model::{Id, Model, ROOT},
     setup::Setup,
     subject::{StepClock, Subject, errno, rules},
-    tally::Tally,
+    tally::{Outcome, Tally},
 };
 
 /// Number of operations between comparisons of the tree.
@@ -77,7 +77,7 @@ impl Pair {
     pub fn step(&mut self, op: &Op) -> Result<()> {
         let now = self.clock.step();
         let done = self.subject.apply(op);
-        self.tally.count(op, done.is_ok());
+        self.tally.count(op, if done.is_ok() { Outcome::Done } else { Outcome::Refused });
         if let Err(Error::NoSpace { needed_bytes, free_bytes }) = &done {
             let mut trial = self.model.clone();
             if trial.apply(op, now) != Err(Errno::NOSPC) {
@@ -168,21 +168,34 @@ pub struct Failure {
 /// # Errors
 /// A description of the failure, with the shortest sequence found on which [`replay`] fails.
 pub fn torture(setup: &Setup, seed: u64, steps: usize) -> std::result::Result<Tally, String> {
-    run(setup, seed, steps, true).map_err(|failure| {
+    run(setup, seed, steps, LastCheck::Fsck).map_err(|failure| {
         let whole = format!("{:#}", failure.error);
-        let judged = whole.contains("fsck.f2fs");
+        let by_fsck = |text: &str| text.contains("fsck.f2fs");
+        let check = if by_fsck(&whole) { LastCheck::Fsck } else { LastCheck::Model };
         // Without the operation that made a path, others may fail in other ways. Those do not count.
-        let same = |error: &anyhow::Error| format!("{error:#}").contains("fsck.f2fs") == judged;
-        let failure = shrink(failure, SHRINK_RUNS, |ops| replay(setup, ops, judged).err().filter(same));
+        let same = |error: &anyhow::Error| by_fsck(&format!("{error:#}")) == by_fsck(&whole);
+        let failure = shrink(failure, SHRINK_RUNS, |ops| replay(setup, ops, check).err().filter(same));
         format!("{}(unshrunk: {whole})", failure.report(setup, seed))
     })
 }
 
-/// Runs `steps` operations from `seed` on a new volume. With `judged`, fsck.f2fs judges it at the end.
-pub fn run(setup: &Setup, seed: u64, steps: usize, judged: bool) -> std::result::Result<Tally, Failure> {
+/// The last check of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastCheck {
+    /// The volume is compared with the model.
+    Model,
+    /// fsck.f2fs judges the volume, too.
+    Fsck,
+}
+
+/// Runs `steps` operations from `seed` on a new volume.
+///
+/// # Errors
+/// The operations up to the first error.
+pub fn run(setup: &Setup, seed: u64, steps: usize, check: LastCheck) -> std::result::Result<Tally, Failure> {
     let mut generator = Generator::new(setup.mixed(seed), setup.mix.clone());
     let mut ops = Vec::new();
-    let result = run_with(setup, judged, |model| {
+    let result = run_with(setup, check, |model| {
         if ops.len() == steps {
             return None;
         }
@@ -193,12 +206,15 @@ pub fn run(setup: &Setup, seed: u64, steps: usize, judged: bool) -> std::result:
 }
 
 /// Runs these operations on a new volume.
-pub fn replay(setup: &Setup, ops: &[Op], judged: bool) -> Result<()> {
+///
+/// # Errors
+/// The first error.
+pub fn replay(setup: &Setup, ops: &[Op], check: LastCheck) -> Result<()> {
     let mut ops = ops.iter();
-    run_with(setup, judged, |_| ops.next().cloned()).map(drop)
+    run_with(setup, check, |_| ops.next().cloned()).map(drop)
 }
 
-fn run_with(setup: &Setup, judged: bool, mut next: impl FnMut(&Model) -> Option<Op>) -> Result<Tally> {
+fn run_with(setup: &Setup, check: LastCheck, mut next: impl FnMut(&Model) -> Option<Op>) -> Result<Tally> {
     let device = Arc::new(setup.make()?);
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| -> Result<Tally> {
         let mut pair = Pair::new(setup, device.clone())?;
@@ -220,7 +236,7 @@ fn run_with(setup: &Setup, judged: bool, mut next: impl FnMut(&Model) -> Option<
             bail!("panic: {}", text.unwrap_or_default());
         }
     };
-    if judged {
+    if check == LastCheck::Fsck {
         fsck(&device)?;
     }
     Ok(tally)

@@ -8,10 +8,19 @@ use guest::{Op, op::Allocate};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally(BTreeMap<&'static str, [u64; 2]>);
 
+/// Outcome of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It succeeded.
+    Done,
+    /// It was refused.
+    Refused,
+}
+
 impl Tally {
     /// Counts an operation.
-    pub fn count(&mut self, op: &Op, done: bool) {
-        self.0.entry(kind(op)).or_default()[usize::from(!done)] += 1;
+    pub fn count(&mut self, op: &Op, outcome: Outcome) {
+        self.0.entry(kind(op)).or_default()[outcome as usize] += 1;
     }
 
     /// Adds the counts of another tally.
@@ -77,10 +86,10 @@ mod tests {
     fn refused_operations_are_counted_separately() {
         let (mut all, mut some) = (Tally::default(), Tally::default());
         let collapse = Op::Allocate { path: "/f".into(), how: Allocate::Collapse, offset: 0, length: 4096 };
-        some.count(&collapse, true);
-        some.count(&collapse, false);
-        some.count(&Op::Sync, true);
-        all.count(&collapse, true);
+        some.count(&collapse, Outcome::Done);
+        some.count(&collapse, Outcome::Refused);
+        some.count(&Op::Sync, Outcome::Done);
+        all.count(&collapse, Outcome::Done);
         all.add(&some);
         assert_eq!(all.to_string(), "collapse 2 (refused 1), checkpoint 1 (refused 0)");
     }

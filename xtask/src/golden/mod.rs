@@ -74,6 +74,13 @@ pub enum Fill {
     Sload,
 }
 
+/// End of a volume's use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Unmount,
+    PowerCut,
+}
+
 /// Facts of a golden image, stored in `NAME.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Golden {
@@ -140,7 +147,7 @@ fn make_on(machine: Machine, recipes: &[Recipe]) -> Result<()> {
 
     // A volume after a power cut is recovered by a writable mount, which one with checkpoints disabled
     // requires.
-    let read_only = |filled: &Result<bool>| !matches!(filled, Ok(true));
+    let read_only = |filled: &Result<End>| !matches!(filled, Ok(End::PowerCut));
     let images: Vec<Image> = recipes
         .iter()
         .zip(&filled)
@@ -150,7 +157,7 @@ fn make_on(machine: Machine, recipes: &[Recipe]) -> Result<()> {
     fs::create_dir_all(folder())?;
     let mut failures = Vec::new();
     for ((recipe, verdict), filled) in recipes.iter().zip(verdicts).zip(filled) {
-        let kept = filled.and_then(|cut| keep(recipe, work.path(), verdict?, cut));
+        let kept = filled.and_then(|end| keep(recipe, work.path(), verdict?, end));
         failures.extend(kept.err().map(|error| format!("{}: {error:#}", recipe.name)));
     }
     if !failures.is_empty() {
@@ -169,13 +176,14 @@ pub fn judge_again(recipes: &[Recipe]) -> Result<()> {
     }
     let verdicts = Judge::verdicts(&images)?;
     for ((recipe, image), verdict) in recipes.iter().zip(&images).zip(verdicts) {
-        describe(recipe, image.read_only, verdict.with_context(|| recipe.name)?.manifest)?;
+        let end = if image.read_only { End::Unmount } else { End::PowerCut };
+        describe(recipe, end, verdict.with_context(|| recipe.name)?.manifest)?;
     }
     Ok(())
 }
 
-/// Fills all volumes in one boot. Returns for each volume true if its power was cut.
-fn fill(machine: Machine, recipes: &[Recipe], disks: &[Disk], work: &Path) -> Result<Vec<Result<bool>>> {
+/// Fills all volumes in one boot. Returns the end of each volume's use.
+fn fill(machine: Machine, recipes: &[Recipe], disks: &[Disk], work: &Path) -> Result<Vec<Result<End>>> {
     let mut vm = Vm::boot(machine, disks)?;
     let mut filled = Vec::new();
     let mut disk = 0;
@@ -189,29 +197,29 @@ fn fill(machine: Machine, recipes: &[Recipe], disks: &[Disk], work: &Path) -> Re
             Fill::Kernel(steps) => steps(&mut stage),
             Fill::Nothing | Fill::Sload => Ok(()),
         };
-        let cut = stage.was_cut();
-        if cut {
+        let end = if stage.was_cut() { End::PowerCut } else { End::Unmount };
+        if end == End::PowerCut {
             // The machine continues to write to the file that it has open. The name is the cut image's from
             // now on.
             fs::rename(after_cut, &disks[disk].source)?;
         }
-        filled.push(done.map(|()| cut));
+        filled.push(done.map(|()| end));
         disk += 1 + recipe.more_mib.len();
     }
     Ok(filled)
 }
 
 /// Checks the result and stores it in the folder.
-fn keep(recipe: &Recipe, work: &Path, verdict: Verdict, cut: bool) -> Result<()> {
+fn keep(recipe: &Recipe, work: &Path, verdict: Verdict, end: End) -> Result<()> {
     let complaints = verdict.complaints();
     if !complaints.is_empty() {
         bail!("the kernel logged errors:\n{}", complaints.join("\n"));
     }
     // No tool of Debian's checks several devices without their paths, or blocks of 16K.
-    if !cut && recipe.more_mib.is_empty() && !recipe.blocks_16k {
+    if end == End::Unmount && recipe.more_mib.is_empty() && !recipe.blocks_16k {
         fsck_image(&image(recipe, work).path)?;
     }
-    store(recipe, work, !cut, verdict.manifest)
+    store(recipe, work, end, verdict.manifest)
 }
 
 fn image(recipe: &Recipe, work: &Path) -> Image {
@@ -267,7 +275,7 @@ fn format(recipe: &Recipe, work: &Path) -> Result<()> {
     Ok(())
 }
 
-fn store(recipe: &Recipe, work: &Path, clean: bool, manifest: Manifest) -> Result<()> {
+fn store(recipe: &Recipe, work: &Path, end: End, manifest: Manifest) -> Result<()> {
     let names: Vec<String> = file_names(recipe.name, recipe.more_mib.len()).collect();
     for name in &names {
         let packed = fs::File::create(folder().join(format!("{name}.zst")))?;
@@ -276,16 +284,16 @@ fn store(recipe: &Recipe, work: &Path, clean: bool, manifest: Manifest) -> Resul
         std::io::copy(&mut fs::File::open(work.join(name))?, &mut encoder)?;
         encoder.finish()?;
     }
-    describe(recipe, clean, manifest)
+    describe(recipe, end, manifest)
 }
 
 /// Writes the facts of an image.
-fn describe(recipe: &Recipe, clean: bool, manifest: Manifest) -> Result<()> {
+fn describe(recipe: &Recipe, end: End, manifest: Manifest) -> Result<()> {
     let names: Vec<String> = file_names(recipe.name, recipe.more_mib.len()).collect();
     let mut json = fs::File::create(folder().join(format!("{}.json", recipe.name)))?;
     writeln!(json, "{{\"about\":{},", serde_json::to_string(recipe.about)?)?;
     writeln!(json, "\"mkfs\":{},", serde_json::to_string(recipe.mkfs)?)?;
-    writeln!(json, "\"clean\":{clean},")?;
+    writeln!(json, "\"clean\":{},", end == End::Unmount)?;
     writeln!(json, "\"devices\":{},", serde_json::to_string(&names[1..])?)?;
     write!(json, "\"manifest\":")?;
     manifest.write_json(&mut json)?;

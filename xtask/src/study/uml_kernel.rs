@@ -35,7 +35,7 @@ use crate::{
 
 /// Required options of the kernel, merged over `allnoconfig`.
 const CONFIG: &str = include_str!("../../data/uml.config");
-/// Options added by [`Options::all`].
+/// Options added by [`FileSystems::All`].
 const MORE: &str = include_str!("../../data/uml-more.config");
 /// Sources of our module: raw flash that takes time.
 const MODULE: [(&str, &str); 2] = [
@@ -70,13 +70,23 @@ const CHECK_BYTES: u64 = 64 << 20;
 const PROGRESS: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(200);
 
+/// The file systems of a kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FileSystems {
+    /// Those of the study.
+    #[default]
+    Study,
+    /// Also those that the study measures only if they are named.
+    All,
+}
+
 /// Options of the verb.
 #[derive(Debug, Default)]
 pub struct Options {
     /// Kernel tree to build from; by default the distribution's package.
     pub tree: Option<PathBuf>,
-    /// True to include the file systems that the study measures only if they are named.
-    pub all: bool,
+    /// File systems of the kernel.
+    pub file_systems: FileSystems,
     /// Number of parallel compilers; by default the number of processors.
     pub jobs: Option<usize>,
     /// True to build even if the same kernel exists already.
@@ -152,8 +162,9 @@ pub fn build(options: &Options) -> Result<PathBuf> {
     let program = cache.join("linux");
     let _lock = Lock::take(&cache)?;
     compile_random(&cache)?;
-    let mut old = kept(&cache).filter(|record| !options.force && record.serves(options.all));
-    let wanted = wanted(options.all || old.as_ref().is_some_and(|record| record.serves(true)));
+    let mut old = kept(&cache).filter(|record| !options.force && record.serves(options.file_systems));
+    let has_all = old.as_ref().is_some_and(|record| record.serves(FileSystems::All));
+    let wanted = wanted(if has_all { FileSystems::All } else { options.file_systems });
     // A kernel requested by its tree is a different one. A newer package alone does not justify a build of
     // minutes.
     let source = match (&old, &options.tree) {
@@ -211,16 +222,19 @@ pub fn build(options: &Options) -> Result<PathBuf> {
 }
 
 /// Returns the requested configuration.
-fn wanted(all: bool) -> String {
-    if all { [CONFIG, MORE].concat() } else { CONFIG.to_owned() }
+fn wanted(file_systems: FileSystems) -> String {
+    match file_systems {
+        FileSystems::Study => CONFIG.to_owned(),
+        FileSystems::All => [CONFIG, MORE].concat(),
+    }
 }
 
 impl Record {
     /// Returns true if the kernel was made from the current configuration. One with all file systems serves
     /// every request.
-    fn serves(&self, all: bool) -> bool {
-        let is = |all| self.wanted_sha256 == sha256(wanted(all).as_bytes());
-        is(true) || !all && is(false)
+    fn serves(&self, file_systems: FileSystems) -> bool {
+        let has = |file_systems| self.wanted_sha256 == sha256(wanted(file_systems).as_bytes());
+        has(FileSystems::All) || has(file_systems)
     }
 
     fn keep(&self, cache: &Path) -> Result<()> {
@@ -519,9 +533,10 @@ mod tests {
             missing: Vec::new(),
             build_s: 0,
         };
-        let serves = |config: &str| [false, true].map(|all| of(config).serves(all));
-        assert_eq!(serves(&wanted(true)), [true, true]);
-        assert_eq!(serves(&wanted(false)), [true, false]);
+        let serves =
+            |config: &str| [FileSystems::Study, FileSystems::All].map(|wanted| of(config).serves(wanted));
+        assert_eq!(serves(&wanted(FileSystems::All)), [true, true]);
+        assert_eq!(serves(&wanted(FileSystems::Study)), [true, false]);
         assert_eq!(serves("CONFIG_F2FS_FS=y\n"), [false, false]);
     }
 

@@ -115,11 +115,27 @@ pub fn play(setup: &Setup, seed: u64, rounds: u32) -> Result<Tally> {
     };
     for round in 0..rounds {
         // Over four rounds, each side ends cleanly and uncleanly after both kinds of end of the other.
-        let (theirs, ours) = (round % 2 == 1, round / 2 % 2 == 1);
-        game.linux(theirs).with_context(|| format!("round {round}: Linux, unclean {theirs}"))?;
-        game.ours(ours).with_context(|| format!("round {round}: ours, unclean {ours}"))?;
+        let (theirs, ours) = (End::of(round), End::of(round / 2));
+        game.linux(theirs).with_context(|| format!("round {round}: Linux, {theirs:?}"))?;
+        game.ours(ours).with_context(|| format!("round {round}: ours, {ours:?}"))?;
     }
     Ok(game.tally)
+}
+
+/// End of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The volume is unmounted.
+    Clean,
+    /// The power is cut, or the engine is dropped.
+    Unclean,
+}
+
+impl End {
+    /// Returns the two ends in turn.
+    fn of(n: u32) -> End {
+        if n % 2 == 0 { End::Clean } else { End::Unclean }
+    }
 }
 
 struct Game<'a> {
@@ -138,7 +154,7 @@ struct Game<'a> {
 
 impl Game<'_> {
     /// Linux writes.
-    fn linux(&mut self, unclean: bool) -> Result<()> {
+    fn linux(&mut self, end: End) -> Result<()> {
         self.model = model_of(self.setup, &self.device, LAST_WORD)?;
         self.mount()?;
         for _ in 0..OPS {
@@ -151,19 +167,19 @@ impl Game<'_> {
             self.agree(&op, seen, wanted, before)?;
         }
         let close = (0..HANDLES).map(|handle| Op::Close { handle });
-        if unclean {
+        if end == End::Unclean {
             self.vm.cut(0, &self.cut)?;
             self.vm.run_all(close)?;
             self.unmount()?;
             self.device = Arc::new(load_parts(&self.cut)?);
-            return self.finish(true);
+            return self.finish(end);
         }
         self.vm.run_all(close.chain([Op::Sync]))?;
         let told = self.manifest()?;
         self.unmount()?;
         self.device = Arc::new(load_parts(&self.disks)?);
-        self.compare(told, false)?;
-        self.finish(false)
+        self.compare(&told, End::Clean)?;
+        self.finish(end)
     }
 
     /// Returns the next operation that both sides support. In Linux the root is a mount point, whose name is
@@ -189,7 +205,7 @@ impl Game<'_> {
     }
 
     /// We write.
-    fn ours(&mut self, unclean: bool) -> Result<()> {
+    fn ours(&mut self, end: End) -> Result<()> {
         let device = Arc::new(copy(&self.device)?);
         let mut subject = Subject::open(device.clone(), self.setup.settings, self.clock.clone())?;
         for _ in 0..OPS {
@@ -207,20 +223,20 @@ impl Game<'_> {
             let wanted = self.model.apply(&op, now);
             self.agree(&op, seen, wanted, before)?;
         }
-        match unclean {
-            true => drop(subject),
-            false => subject.unmount()?,
+        match end {
+            End::Clean => subject.unmount()?,
+            End::Unclean => drop(subject),
         }
         self.device = device;
-        self.finish(unclean)
+        self.finish(end)
     }
 
     /// Compares the manifests of both sides, then updates the model from the volume.
-    fn finish(&mut self, unclean: bool) -> Result<()> {
+    fn finish(&mut self, end: End) -> Result<()> {
         self.mount()?;
         let told = self.manifest()?;
         self.unmount()?;
-        self.compare(told, unclean)?;
+        self.compare(&told, end)?;
         // The volume must be clean after Linux's recovery, and after the engine's.
         fsck(&load_parts(&self.disks)?).context("after Linux")?;
         let recovered = copy(&self.device)?;
@@ -230,17 +246,18 @@ impl Game<'_> {
         fsck(&shared).context("after us")?;
         self.model = model_of(self.setup, &self.device, 0)?;
         self.tally.turns += 1;
-        self.tally.unclean += u32::from(unclean);
+        self.tally.unclean += u32::from(end == End::Unclean);
         Ok(())
     }
 
-    fn compare(&self, linux: Manifest, recovered: bool) -> Result<()> {
+    /// Compares Linux's manifest with ours, after a turn with this end.
+    fn compare(&self, linux: &Manifest, end: End) -> Result<()> {
         let volume = Engine::open(self.device.clone(), Options::read_only())?;
         let mut ours = manifest_of(&volume);
-        if recovered {
-            excuse_recovered_directories(&linux, &mut ours);
+        if end == End::Unclean {
+            excuse_recovered_directories(linux, &mut ours);
         }
-        let found = differences(&linux, &ours, Scope::Volume, DIFFERENCES);
+        let found = differences(linux, &ours, Scope::Volume, DIFFERENCES);
         ensure!(found.is_empty(), "Linux != ours:\n{}", found.join("\n"));
         Ok(())
     }

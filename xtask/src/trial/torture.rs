@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use model::{Case, Setup, Tally, power_cut, sequence};
+use model::{
+    Case, Setup, Tally, power_cut,
+    sequence::{self, LastCheck},
+};
 
 use crate::{interrupt, trial::linux_recovery, trial::ping_pong};
 
@@ -79,7 +82,7 @@ pub fn replay(name: &str, text: &str) -> Result<()> {
     let setup = chosen(&[name.to_owned()], Setup::all(), |setup| setup.name)?.remove(0);
     let lines = text.lines().filter(|line| !line.is_empty());
     let ops: Vec<guest::Op> = lines.map(serde_json::from_str).collect::<Result<_, _>>()?;
-    sequence::replay(&setup, &ops, true)
+    sequence::replay(&setup, &ops, LastCheck::Fsck)
 }
 
 /// Cuts the power in sequences of the cases `names`, or all.

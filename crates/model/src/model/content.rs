@@ -47,16 +47,35 @@ impl Model {
         Ok(())
     }
 
-    pub(super) fn release(&mut self, path: &[u8], released: bool, now: Time) -> Result {
+    /// Releases the blocks that compression saves in a file.
+    pub(super) fn release(&mut self, path: &[u8], now: Time) -> Result {
+        self.change_compressed(path, |file| !file.released, now)?.released = true;
+        Ok(())
+    }
+
+    /// Reserves the blocks of [`release`](Self::release) again.
+    pub(super) fn reserve(&mut self, path: &[u8], now: Time) -> Result {
+        self.change_compressed(path, |file| file.released, now)?.released = false;
+        Ok(())
+    }
+
+    /// Returns the compressed file at a path for a change, if the change is possible for it.
+    fn change_compressed(
+        &mut self,
+        path: &[u8],
+        is_possible: impl FnOnce(&Data) -> bool,
+        now: Time,
+    ) -> Result<&mut Data> {
         let id = self.find(path)?;
         let compressed = self.inode(id).flags & flag::COMPRESS != 0;
         let inode = self.change(id);
         match &mut inode.body {
-            Body::File(file) if compressed && file.released != released => file.released = released,
-            _ => return Err(Errno::INVAL),
+            Body::File(file) if compressed && is_possible(file) => {
+                inode.ctime = now;
+                Ok(file)
+            }
+            _ => Err(Errno::INVAL),
         }
-        inode.ctime = now;
-        Ok(())
     }
 
     pub(super) fn allocate(&mut self, id: Id, how: Allocate, offset: u64, length: u64, now: Time) -> Result {

@@ -58,6 +58,13 @@ pub struct Model {
 
 type Result<T = (), E = Errno> = std::result::Result<T, E>;
 
+/// The rule for a symlink at the end of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LastLink {
+    Follow,
+    NoFollow,
+}
+
 impl Model {
     /// Makes an empty file system whose root was created at `time`.
     pub fn new(rules: Rules, time: Time) -> Model {
@@ -262,8 +269,8 @@ impl Model {
                 Ok(())
             }
             Op::Flags { path, set, clear } => self.set_flags(&path.0, *set, *clear, now),
-            Op::Release { path } => self.release(&path.0, true, now),
-            Op::Reserve { path } => self.release(&path.0, false, now),
+            Op::Release { path } => self.release(&path.0, now),
+            Op::Reserve { path } => self.reserve(&path.0, now),
             Op::Open { path, handle } => {
                 let id = self.find(&path.0)?;
                 self.file(id)?;
@@ -272,7 +279,7 @@ impl Model {
                 Ok(())
             }
             Op::OpenNameless { dir, mode, handle } => {
-                let dir = self.resolve(&dir.0, true)?;
+                let dir = self.resolve(&dir.0, LastLink::Follow)?;
                 self.dir(dir)?;
                 let body = Body::File(Data::default());
                 let id = self.add(dir, 0o100_000 | mode & 0o7777, 0, now, body);
@@ -307,7 +314,7 @@ impl Model {
 
     /// Returns the inode at a path. Does not follow a symbolic link at its end.
     pub fn find(&self, path: &[u8]) -> Result<Id> {
-        self.resolve(path, false)
+        self.resolve(path, LastLink::NoFollow)
     }
 
     /// Returns the size of the regular file at a path.
@@ -332,14 +339,14 @@ impl Model {
         self.find(path).is_ok_and(|id| self.open.values().any(|open| *open == id))
     }
 
-    fn resolve(&self, path: &[u8], follow: bool) -> Result<Id> {
+    fn resolve(&self, path: &[u8], last: LastLink) -> Result<Id> {
         let mut at = ROOT;
         let mut rest: Vec<&[u8]> = components(path).rev().collect();
         let mut followed = 0;
         while let Some(name) = rest.pop() {
             let found = self.lookup(at, name)?.ok_or(Errno::NOENT)?;
             match &self.inodes[&found].body {
-                Body::Symlink(target) if follow || !rest.is_empty() => {
+                Body::Symlink(target) if last == LastLink::Follow || !rest.is_empty() => {
                     followed += 1;
                     if followed > FOLLOW_MAX {
                         return Err(Errno::LOOP);
@@ -369,7 +376,7 @@ impl Model {
     /// Returns the directory and the last name of a path.
     fn parent<'a>(&self, path: &'a [u8]) -> Result<(Id, &'a [u8])> {
         let (dir, name) = split_last(path).ok_or(Errno::EXIST)?;
-        Ok((self.resolve(dir, true)?, name))
+        Ok((self.resolve(dir, LastLink::Follow)?, name))
     }
 
     fn set_xattr(&mut self, path: &[u8], name: &[u8], value: Vec<u8>, now: Time) -> Result {

@@ -114,14 +114,10 @@ impl Model {
         let moved_is_dir = self.dir(source).is_ok();
         if how == Rename::Exchange {
             let target = target.expect("it was looked at");
-            let other_is_dir = self.dir(target).is_ok();
             self.retarget(from_dir, from, target, now);
             self.retarget(to_dir, to, source, now);
-            for (id, is_dir, old, new) in
-                [(source, moved_is_dir, from_dir, to_dir), (target, other_is_dir, to_dir, from_dir)]
-            {
-                self.moved(id, is_dir, old, new, now);
-            }
+            self.moved(source, from_dir, to_dir, now);
+            self.moved(target, to_dir, from_dir, now);
             return Ok(());
         }
         if let Some(target) = target {
@@ -144,18 +140,17 @@ impl Model {
             self.enter(to_dir, to, source, now);
         }
         self.leave(from_dir, from, now);
-        self.moved(source, moved_is_dir, from_dir, to_dir, now);
+        self.moved(source, from_dir, to_dir, now);
         Ok(())
     }
 
     /// Updates the inode that moves, and the link counts of the directories.
-    fn moved(&mut self, id: Id, is_dir: bool, from_dir: Id, to_dir: Id, now: Time) {
+    fn moved(&mut self, id: Id, from_dir: Id, to_dir: Id, now: Time) {
         let inode = self.change(id);
         inode.ctime = now;
-        if let Body::Dir(dir) = &mut inode.body {
-            dir.parent = to_dir;
-        }
-        if is_dir && from_dir != to_dir {
+        let Body::Dir(dir) = &mut inode.body else { return };
+        dir.parent = to_dir;
+        if from_dir != to_dir {
             self.change(from_dir).links -= 1;
             self.change(to_dir).links += 1;
         }
