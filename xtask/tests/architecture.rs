@@ -99,3 +99,75 @@ fn the_documented_files_of_the_engine_exist() {
         assert_eq!(documented, present, "files of the layer {layer}");
     }
 }
+
+/// Sections of the page that list modules, with the folders of their sources.
+const LISTED: [(&str, &str); 10] = [
+    ("`crates/f2fs-tree`", "crates/f2fs-tree/src"),
+    ("`crates/f2fs-check`", "crates/f2fs-check/src"),
+    ("`crates/block`", "crates/block/src"),
+    ("`crates/flash`", "crates/flash/src"),
+    ("`crates/fuse`", "crates/fuse/src"),
+    ("`crates/posix`", "crates/posix/src"),
+    ("`crates/lab`", "crates/lab/src"),
+    ("`crates/guest`", "crates/guest/src"),
+    ("`crates/model`", "crates/model/src"),
+    ("`xtask` and `fuzz`", "xtask/src"),
+];
+
+/// Sections that name every module of their crate.
+const COMPLETE: [&str; 4] = ["`crates/lab`", "`crates/guest`", "`crates/model`", "`xtask` and `fuzz`"];
+
+/// Returns a section of the page, by its title.
+fn section<'a>(page: &'a str, title: &str) -> &'a str {
+    let start = page.find(&format!("\n## {title}\n")).unwrap_or_else(|| panic!("no section {title}"));
+    let body = &page[start + 1..];
+    body.find("\n## ").map_or(body, |end| &body[..end])
+}
+
+/// Returns the names at the start of a list's items: `` - `one`, `two/` and `three`: ``.
+fn listed(section: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for item in section.lines().filter_map(|line| line.strip_prefix("- `")) {
+        let mut parts = item.split('`');
+        while let (Some(name), Some(between)) = (parts.next(), parts.next()) {
+            names.insert(name.trim_end_matches('/').to_owned());
+            if ![", ", " and "].contains(&between) {
+                break;
+            }
+        }
+    }
+    names
+}
+
+/// Returns all names in backticks of a section.
+fn named(section: &str) -> BTreeSet<&str> {
+    section.split('`').skip(1).step_by(2).map(|name| name.trim_end_matches('/')).collect()
+}
+
+#[test]
+fn the_listed_modules_of_the_other_crates_exist() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    for (title, sources) in LISTED {
+        let sources = root().join(sources);
+        let names = listed(section(&page, title));
+        assert!(!names.is_empty(), "{title} lists no module");
+        for name in names {
+            let file = if name.ends_with(".rs") { name.clone() } else { format!("{name}.rs") };
+            let exists = sources.join(&file).is_file() || sources.join(&name).is_dir();
+            assert!(exists, "{title}: no module `{name}`");
+        }
+    }
+}
+
+#[test]
+fn the_sections_of_development_name_every_module() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    for (title, sources) in LISTED.into_iter().filter(|(title, _)| COMPLETE.contains(title)) {
+        let named = named(section(&page, title));
+        for entry in fs::read_dir(root().join(sources)).expect("a crate has sources").flatten() {
+            let file = entry.file_name().to_string_lossy().into_owned();
+            let module = file.strip_suffix(".rs").unwrap_or(&file);
+            assert!(module == "lib" || module == "main" || named.contains(module), "{title}: `{module}`");
+        }
+    }
+}
