@@ -24,6 +24,15 @@ use system::Handle;
 
 use crate::{Device, DiscardUnit, Geometry, InUse};
 
+/// The pattern of the next reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadPattern {
+    /// The host reads ahead as it finds best.
+    Usual,
+    /// The reads are scattered, so the host need not read ahead.
+    Scattered,
+}
+
 /// Options to open a [`FileDevice`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenOptions {
@@ -121,10 +130,9 @@ impl FileDevice {
         self.options.write
     }
 
-    /// Advises the host that the next reads are scattered, so that it does not read ahead, or that they no
-    /// longer are.
-    pub fn expect_scattered_reads(&self, scattered: bool) {
-        self.handle.expect_scattered_reads(scattered);
+    /// Advises the host about the next reads.
+    pub fn expect_reads(&self, reads: ReadPattern) {
+        self.handle.expect_reads(reads);
     }
 
     /// Changes the size of a regular file. New bytes are a hole.

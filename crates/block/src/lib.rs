@@ -20,7 +20,7 @@ mod wrapper;
 use std::{io, sync::Arc};
 
 pub use concat::Concat;
-pub use file::{FileDevice, OpenOptions};
+pub use file::{FileDevice, OpenOptions, ReadPattern};
 #[cfg(target_os = "linux")]
 pub use host::{
     loop_device::LoopDevice,

@@ -18,7 +18,7 @@ fn scratch() -> Option<(tempfile::TempDir, PathBuf)> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let image = dir.path().join("image");
     File::create(&image).and_then(|file| file.set_len(64 << 20)).expect("a new file");
-    match LoopDevice::attach(&image, true) {
+    match LoopDevice::attach(&image) {
         Ok(_) => Some((dir, image)),
         Err(error) => {
             eprintln!("skipped: no loop devices here: {error}");
@@ -28,7 +28,7 @@ fn scratch() -> Option<(tempfile::TempDir, PathBuf)> {
 }
 
 fn attach(path: &Path) -> LoopDevice {
-    LoopDevice::attach(path, true).expect("there are loop devices")
+    LoopDevice::attach(path).expect("there are loop devices")
 }
 
 /// Opens a block device exclusively, as a mount does.

@@ -172,7 +172,10 @@ impl Filler<'_> {
         self.rooms.xattr_nodes(&entry.meta)?;
         self.report(&entry.path, options);
         if entry.path.is_empty() {
-            return self.root(entry, options.root);
+            if !matches!(entry.kind, Kind::Directory) {
+                return Err(Error::NotDirectory);
+            }
+            return if options.root { self.root(entry) } else { Ok(()) };
         }
         let (parent, name) = split(&entry.path);
         self.leave_until(|open| is_inside(parent, open))?;
@@ -184,7 +187,11 @@ impl Filler<'_> {
                 let ino = self.make_file(dir, name, entry)?;
                 self.set_xattrs(ino, &entry.meta)?;
                 if let Kind::File { size, data } = &entry.kind {
-                    self.content(ino, *size, data.is_some(), &entry.path, source, options)?;
+                    if data.is_some() {
+                        // No run covers the holes.
+                        self.volume.truncate(ino, *size)?;
+                    }
+                    self.content(ino, *size, &entry.path, source, options)?;
                     if options.saved_space == SavedSpace::Released {
                         self.release_saved(ino)?;
                     }
@@ -203,14 +210,8 @@ impl Filler<'_> {
     }
 
     /// Applies the entry of the source's root.
-    fn root(&mut self, entry: &Entry, applies: bool) -> Result<()> {
-        if !matches!(entry.kind, Kind::Directory) {
-            return Err(Error::NotDirectory);
-        }
+    fn root(&mut self, entry: &Entry) -> Result<()> {
         let root = self.directories.get_mut(&b""[..]).expect("the root is always there");
-        if !applies {
-            return Ok(());
-        }
         root.times = Some(times(&entry.meta));
         let ino = root.ino;
         self.set_owner(ino, &entry.meta)?;
@@ -334,14 +335,10 @@ impl Filler<'_> {
         &mut self,
         ino: Ino,
         size: u64,
-        has_holes: bool,
         path: &[u8],
         source: &mut dyn Source,
         options: &mut FillOptions<'_>,
     ) -> Result<()> {
-        if has_holes {
-            self.volume.truncate(ino, size)?;
-        }
         loop {
             // The buffer is moved out so that the source can write to it while `self` is borrowed.
             let mut buf = std::mem::take(&mut self.buf);

@@ -27,10 +27,10 @@ pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr};
 pub use export::{ExportOptions, Exported, Loss, Sink, export};
 pub use fill::{FillOptions, Filled, Progress, SLACK_BLOCKS, SavedSpace, count, fill};
 #[cfg(target_os = "linux")]
-pub use host::{DirSink, DirSource, make_private};
+pub use host::{DirSink, DirSource, Owners, make_private};
 pub use need::{Need, NeedCounter};
 pub use smallest::smallest_for;
-pub use tar::{Compressed, Compression, TarSink, TarSource, decompressed};
+pub use tar::{Compressed, Compression, Holes, TarSink, TarSource, decompressed};
 pub use transform::{FileContexts, FsConfig, OwnerMap, Transform};
 pub use volume_source::VolumeSource;
 

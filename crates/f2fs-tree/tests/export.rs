@@ -9,8 +9,8 @@ use f2fs::{
     format::FileType,
 };
 use f2fs_tree::{
-    DirSink, DirSource, Entry, ExportOptions, Exported, Kind, Source, TarSink, TarSource, VolumeSource,
-    export,
+    DirSink, DirSource, Entry, ExportOptions, Exported, Holes, Kind, Owners, Source, TarSink, TarSource,
+    VolumeSource, export,
 };
 use guest::{Manifest, Scope, differences};
 
@@ -93,7 +93,7 @@ fn an_export_to_a_directory_keeps_everything() {
     for name in IMAGES {
         let dir = scratch();
         let volume = open(name);
-        let mut sink = DirSink::new(&dir.path().join("out"), is_root()).expect("a directory");
+        let mut sink = DirSink::new(&dir.path().join("out"), Owners::permitted()).expect("a directory");
         let done = export(&mut source(&volume), &mut sink, ExportOptions::default()).expect("exports");
         assert!(!is_root() || done.losses == 0, "{name}: {done:?}");
         compare(name, &dir.path().join("out"));
@@ -105,12 +105,13 @@ fn a_tar_stream_gives_back_every_entry() {
     for name in IMAGES {
         let volume = open(name);
         let wanted = everything(&mut source(&volume));
-        for sparse in [false, true] {
+        for holes in [Holes::Filled, Holes::Kept] {
+            let sparse = holes == Holes::Kept;
             if !sparse && golden::manifest(name).entries.iter().any(|entry| entry.size > 1 << 30) {
                 // Without holes, its sparse files would fill a disk.
                 continue;
             }
-            let mut sink = TarSink::new(Vec::new(), sparse);
+            let mut sink = TarSink::new(Vec::new(), holes);
             let done = export(&mut source(&volume), &mut sink, ExportOptions::default()).expect("exports");
             let stream = sink.into_inner();
             assert_eq!(stream.len() % 10_240, 0);
@@ -139,12 +140,14 @@ fn a_tar_stream_gives_back_every_entry() {
 
 #[test]
 fn gnu_tar_unpacks_our_archives() {
-    for (name, sparse) in [("base", true), ("flexible-xattr", false), ("compress-all", false)] {
+    for (name, holes) in
+        [("base", Holes::Kept), ("flexible-xattr", Holes::Filled), ("compress-all", Holes::Filled)]
+    {
         let dir = scratch();
         let archive = dir.path().join("archive.tar");
         let volume = open(name);
         let file = std::io::BufWriter::new(fs::File::create(&archive).expect("a file"));
-        let mut sink = TarSink::new(file, sparse);
+        let mut sink = TarSink::new(file, holes);
         let options = ExportOptions::default();
         let done = export(&mut source(&volume), &mut sink, options).expect("exports");
         sink.into_inner().flush().expect("written");
@@ -177,13 +180,13 @@ fn gnu_tar_unpacks_our_archives() {
 fn holes_stay_holes() {
     let dir = scratch();
     let volume = open("base");
-    let mut sink = DirSink::new(dir.path(), is_root()).expect("a directory");
+    let mut sink = DirSink::new(dir.path(), Owners::permitted()).expect("a directory");
     let done = export(&mut source(&volume), &mut sink, ExportOptions::default()).expect("exports");
     let total: u64 = golden::manifest("base").entries.iter().map(|entry| entry.size).sum();
     assert!(total > 1 << 32, "the image has huge sparse files");
     assert!(done.bytes < 64 << 20, "{done:?}");
     let copy = DirSource::new(dir.path()).expect("a directory");
-    let mut tar = TarSink::new(Vec::new(), true);
+    let mut tar = TarSink::new(Vec::new(), Holes::Kept);
     let mut copy: Box<dyn Source> = Box::new(copy);
     export(&mut copy, &mut tar, ExportOptions::default()).expect("exports");
     assert!(tar.into_inner().len() < 64 << 20);
@@ -208,11 +211,11 @@ fn a_part_of_a_volume_can_be_exported() {
 fn encrypted_entries_are_reported_and_the_rest_is_exported() {
     let volume = open("encrypted");
     let dir = scratch();
-    let mut sink = DirSink::new(dir.path(), is_root()).expect("a directory");
+    let mut sink = DirSink::new(dir.path(), Owners::permitted()).expect("a directory");
     let refused = export(&mut source(&volume), &mut sink, ExportOptions::default());
     assert!(refused.is_err());
     let dir = scratch();
-    let mut sink = DirSink::new(dir.path(), is_root()).expect("a directory");
+    let mut sink = DirSink::new(dir.path(), Owners::permitted()).expect("a directory");
     let mut keys = 0;
     let mut lost = |error: &Error| {
         let Error::Lost { path, source, .. } = error else { panic!("{error}") };
@@ -221,7 +224,7 @@ fn encrypted_entries_are_reported_and_the_rest_is_exported() {
     let options = ExportOptions { keep_going: true, lost: Some(&mut lost), ..ExportOptions::default() };
     let done = export(&mut source(&volume), &mut sink, options).expect("goes on");
     assert!(keys > 3 && done.entries > 5 && done.bytes > 0, "{keys} without key, {done:?}");
-    let mut raw = TarSink::new(Vec::new(), false);
+    let mut raw = TarSink::new(Vec::new(), Holes::Filled);
     export(&mut source(&volume).raw(), &mut raw, ExportOptions::default()).expect("raw needs no key");
 }
 
@@ -237,11 +240,11 @@ fn damage_loses_only_the_damaged_parts() {
     device.write(offset, &0x00F0_0000u32.to_le_bytes()).expect("in memory");
     let volume = Engine::open(device, Options::read_only()).expect("a good volume");
     let whole = everything(&mut source(&open("base")));
-    let mut tar = TarSink::new(Vec::new(), true);
+    let mut tar = TarSink::new(Vec::new(), Holes::Kept);
     assert!(export(&mut source(&volume), &mut tar, ExportOptions::default()).is_err());
     let mut lost = Vec::new();
     let mut note = |error: &Error| lost.push(error.to_string());
-    let mut tar = TarSink::new(Vec::new(), true);
+    let mut tar = TarSink::new(Vec::new(), Holes::Kept);
     let options = ExportOptions { keep_going: true, lost: Some(&mut note), ..ExportOptions::default() };
     let Exported { losses, .. } = export(&mut source(&volume), &mut tar, options).expect("goes on");
     let sockets = whole.iter().filter(|(entry, _)| entry.kind == Kind::Socket).count() as u64;
@@ -283,7 +286,7 @@ fn directories_in_a_cycle_are_an_error() {
     device.write(offset, &entry.ino.0.to_le_bytes()).expect("in memory");
     let volume = Engine::open(device, Options::read_only()).expect("a good volume");
     assert_eq!(volume.lookup(entry.ino, b"heir-dir").ok(), Some(entry.ino));
-    let mut tar = TarSink::new(Vec::new(), true);
+    let mut tar = TarSink::new(Vec::new(), Holes::Kept);
     let error = export(&mut source(&volume), &mut tar, ExportOptions::default()).expect_err("a cycle");
     assert!(error.to_string().starts_with("x-dir/heir-dir: corrupt"), "{error}");
     assert!(error.to_string().contains("the directory has two names"), "{error}");
@@ -297,7 +300,7 @@ fn a_sink_creates_only_new_entries_and_follows_no_link() {
     fs::create_dir_all(&outside).expect("a directory");
     std::os::unix::fs::symlink(&outside, out.join("x-dir")).expect("a link");
     let volume = open("base");
-    let mut sink = DirSink::new(&out, is_root()).expect("a directory");
+    let mut sink = DirSink::new(&out, Owners::permitted()).expect("a directory");
     assert!(export(&mut source(&volume), &mut sink, ExportOptions::default()).is_err());
     assert_eq!(fs::read_dir(&outside).expect("a directory").count(), 0);
 }
@@ -316,7 +319,7 @@ fn names_of_attributes_survive_gnu_tar_in_both_directions() {
     for name in names {
         xattr::set(dir.path().join("tree/file"), name, name.as_bytes()).expect("the host has attributes");
     }
-    let mut sink = TarSink::new(Vec::new(), false);
+    let mut sink = TarSink::new(Vec::new(), Holes::Filled);
     let mut tree = DirSource::new(&dir.path().join("tree")).expect("a directory");
     export(&mut tree, &mut sink, ExportOptions::default()).expect("exports");
     fs::write(dir.path().join("ours.tar"), sink.into_inner()).expect("written");

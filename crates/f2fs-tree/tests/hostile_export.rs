@@ -23,7 +23,7 @@ use f2fs::{
     },
     units::Ino,
 };
-use f2fs_tree::{DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource, export};
+use f2fs_tree::{DirSink, ExportOptions, Exported, Holes, Owners, Sink, TarSink, VolumeSource, export};
 
 mod support;
 
@@ -198,18 +198,31 @@ impl Bench {
     }
 }
 
-fn run(device: &Arc<dyn Device>, sink: &mut dyn Sink, keep_going: bool) -> (Result<Exported>, Vec<String>) {
+/// The rule for an export that loses a part.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AfterLoss {
+    Stop,
+    Continue,
+}
+
+/// Exports the volume.
+fn run(
+    device: &Arc<dyn Device>,
+    sink: &mut dyn Sink,
+    after_loss: AfterLoss,
+) -> (Result<Exported>, Vec<String>) {
     let volume = Engine::open(device.clone(), Options::read_only()).expect("it opens");
     let mut source = VolumeSource::new(&volume, ROOT, b"").expect("a root");
     let mut lost = Vec::new();
     let mut note = |error: &Error| lost.push(error.to_string());
+    let keep_going = after_loss == AfterLoss::Continue;
     let options = ExportOptions { keep_going, lost: Some(&mut note), ..ExportOptions::default() };
     (export(&mut source, sink, options), lost)
 }
 
 #[test]
 fn a_hostile_volume_stays_in_the_destination() {
-    let owners = rustix::process::geteuid().is_root();
+    let owners = Owners::permitted();
     for (links_first, keep_going, overwrite) in [
         (false, false, false),
         (false, true, false),
@@ -218,6 +231,7 @@ fn a_hostile_volume_stays_in_the_destination() {
         (true, true, true),
     ] {
         let bench = Bench::new();
+        let after_loss = if keep_going { AfterLoss::Continue } else { AfterLoss::Stop };
         let how = format!("links first: {links_first}, -k: {keep_going}, --overwrite: {overwrite}");
         let device = hostile(&bench.dir.path().join("outside"), links_first);
         // The second time, everything exists already.
@@ -226,7 +240,7 @@ fn a_hostile_volume_stays_in_the_destination() {
             if overwrite {
                 sink = sink.overwriting();
             }
-            let (done, lost) = run(&device, &mut sink, keep_going);
+            let (done, lost) = run(&device, &mut sink, after_loss);
             bench.assert_untouched(&how);
             assert_eq!(done.is_ok(), keep_going, "{how}: {done:?}");
             if keep_going {
@@ -249,10 +263,11 @@ fn a_hostile_volume_stays_in_the_destination() {
 fn the_archive_of_a_hostile_volume_is_harmless() {
     for (links_first, keep_going) in [(false, false), (false, true), (true, false), (true, true)] {
         let bench = Bench::new();
+        let after_loss = if keep_going { AfterLoss::Continue } else { AfterLoss::Stop };
         let how = format!("links first: {links_first}, -k: {keep_going}");
         let device = hostile(&bench.dir.path().join("outside"), links_first);
-        let mut sink = TarSink::new(Vec::new(), false);
-        let (done, _) = run(&device, &mut sink, keep_going);
+        let mut sink = TarSink::new(Vec::new(), Holes::Filled);
+        let (done, _) = run(&device, &mut sink, after_loss);
         assert_eq!(done.is_ok(), keep_going, "{how}: {done:?}");
         let archive = bench.out().join("archive.tar");
         fs::write(&archive, sink.into_inner()).expect("it is written");
@@ -286,8 +301,8 @@ fn a_directory_with_a_second_damaged_name_is_exported_at_its_own_path() {
     volume.unmount().expect("it is written");
     let at = entry_at(&volume, first, b"damaged").0 + 4;
     device.write(at, &inside.0.to_le_bytes()).expect("in memory");
-    let mut sink = TarSink::new(Vec::new(), false);
-    let (done, lost) = run(&device, &mut sink, true);
+    let mut sink = TarSink::new(Vec::new(), Holes::Filled);
+    let (done, lost) = run(&device, &mut sink, AfterLoss::Continue);
     done.expect("the export continues");
     assert_eq!(lost.len(), 1, "{lost:?}");
     assert!(lost[0].starts_with("first/damaged: ") && lost[0].contains("two names"), "{lost:?}");
@@ -307,8 +322,8 @@ fn a_program_that_does_not_keep_its_owner_gets_no_capabilities() {
     volume.set_xattr(program, b"user.note", b"stays", XattrMode::Set).expect("room");
     volume.unmount().expect("it is written");
     let bench = Bench::new();
-    let mut sink = DirSink::new(&bench.out(), false).expect("a directory");
-    let (done, lost) = run(&device, &mut sink, false);
+    let mut sink = DirSink::new(&bench.out(), Owners::Caller).expect("a directory");
+    let (done, lost) = run(&device, &mut sink, AfterLoss::Stop);
     assert_eq!(done.expect("the loss is tolerated").losses, 1, "{lost:?}");
     assert!(lost[0].contains("program, its attribute security.capability: "), "{lost:?}");
     let get = |name| xattr::get(bench.out().join("program"), name).expect("readable");

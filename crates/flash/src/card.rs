@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use block::{ATOMIC_BYTES, Device, Geometry, MemoryDevice, Rng, nbd::Export};
+use block::{
+    ATOMIC_BYTES, Device, Geometry, MemoryDevice, Rng,
+    nbd::{Export, Space},
+};
 
 use crate::{
     clock::Clock,
@@ -116,7 +119,7 @@ impl Card {
         self.lose_cache(&mut inner, &mut Rng::new(seed))?;
         if inner.model.fault_plan().loses_mapping {
             for range in inner.model.lose_mapping() {
-                self.data.write_zeroes(range.start, range.end - range.start, true)?;
+                self.data.write_zeroes(range.start, range.end - range.start, Space::MayFree)?;
             }
         }
         inner.model.power_cycle()?;

@@ -40,11 +40,27 @@ pub enum Existing {
     InPlace { bytes: u64 },
 }
 
+/// The rule for the content of an existing object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OldContent {
+    /// An object with content is refused.
+    Refused,
+    /// The content is overwritten.
+    Overwritten,
+}
+
+impl From<bool> for OldContent {
+    /// Converts the flag `-f`.
+    fn from(is_forced: bool) -> OldContent {
+        if is_forced { OldContent::Overwritten } else { OldContent::Refused }
+    }
+}
+
 impl Existing {
-    /// Examines the existing object, and always refuses one that is mounted or in use. Without `force`,
-    /// refuses a file with nonzero data, and a block device with a known file system, array member or
+    /// Examines the existing object, and always refuses one that is mounted or in use. If the old content
+    /// counts, refuses a file with nonzero data, and a block device with a known file system, array member or
     /// partition table. A card's other old content means nothing.
-    pub fn look(source: &Source, force: bool) -> Result<Existing> {
+    pub fn look(source: &Source, old: impl Into<OldContent>) -> Result<Existing> {
         let (name, path) = (|| source.to_string(), source.path());
         if !path.try_exists().with_context(name)? {
             if source.is_part() {
@@ -62,7 +78,7 @@ impl Existing {
             true => (Existing::InPlace { bytes }, signature::find(&device)),
             false => (Existing::File { bytes }, signature::find_in_file(&device)),
         };
-        if force {
+        if old.into() == OldContent::Overwritten {
             return Ok(existing);
         }
         if let Some(what) = carries.with_context(name)? {

@@ -6,10 +6,33 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::render;
 
+/// The wish for progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verbosity {
+    /// Progress is shown on a terminal.
+    Usual,
+    /// Progress is hidden.
+    Quiet,
+}
+
+impl Verbosity {
+    /// Returns true if a bar is shown.
+    fn shows(self) -> bool {
+        self == Verbosity::Usual && std::io::stderr().is_terminal()
+    }
+}
+
+impl From<bool> for Verbosity {
+    /// Converts the flag that asks for quiet.
+    fn from(is_quiet: bool) -> Verbosity {
+        if is_quiet { Verbosity::Quiet } else { Verbosity::Usual }
+    }
+}
+
 /// Makes a bar that counts bytes, with rate and remaining time. It is hidden if stderr is not a terminal or
-/// `quiet` is set. Without a total (a stream) it only counts up.
-pub fn bytes(what: &'static str, total: Option<u64>, quiet: bool) -> ProgressBar {
-    if quiet || !std::io::stderr().is_terminal() {
+/// quiet is wished. Without a total (a stream) it only counts up.
+pub fn bytes(what: &'static str, total: Option<u64>, verbosity: impl Into<Verbosity>) -> ProgressBar {
+    if !verbosity.into().shows() {
         return ProgressBar::hidden();
     }
     let (bar, template) = match total {
@@ -26,8 +49,8 @@ pub fn bytes(what: &'static str, total: Option<u64>, quiet: bool) -> ProgressBar
 }
 
 /// Makes a bar that counts steps, with the remaining time. It is hidden like that of [`bytes`].
-pub fn steps(total: u64, quiet: bool) -> ProgressBar {
-    if quiet || !std::io::stderr().is_terminal() {
+pub fn steps(total: u64, verbosity: impl Into<Verbosity>) -> ProgressBar {
+    if !verbosity.into().shows() {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{wide_bar} {percent} %, {elapsed}, about {eta} left  {msg}");
@@ -38,8 +61,8 @@ pub fn steps(total: u64, quiet: bool) -> ProgressBar {
 
 /// Makes a bar for several stages, each with bytes, rate and remaining time. It is hidden like that of
 /// [`bytes`].
-pub fn stages(quiet: bool) -> ProgressBar {
-    bytes("", Some(0), quiet)
+pub fn stages(verbosity: impl Into<Verbosity>) -> ProgressBar {
+    bytes("", Some(0), verbosity)
 }
 
 /// Returns a callback that shows the progress of an import or export on a bar.

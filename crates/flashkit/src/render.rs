@@ -71,25 +71,42 @@ pub fn text(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Prints a record as JSON if requested, otherwise as `text` writes it.
+/// The form of a verb's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Text for people.
+    Text,
+    /// JSON for programs.
+    Json,
+}
+
+impl From<bool> for Format {
+    /// Converts the flag `--json`.
+    fn from(is_json: bool) -> Format {
+        if is_json { Format::Json } else { Format::Text }
+    }
+}
+
+/// Prints a record as JSON, or as `text` writes it.
 pub fn print<R: Serialize>(
     record: &R,
-    json: bool,
+    format: impl Into<Format>,
     text: impl FnOnce(&R, &mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
-    self::text(|out| {
-        if json {
+    let format = format.into();
+    self::text(|out| match format {
+        Format::Json => {
             serde_json::to_writer_pretty(&mut *out, record)?;
             writeln!(out)
-        } else {
-            text(record, out)
         }
+        Format::Text => text(record, out),
     })
 }
 
-/// Prints rows as they arrive, in any number: as a JSON array if requested, otherwise as a table whose
-/// columns are the fields of the first row.
-pub fn rows<R: Serialize>(rows: impl Iterator<Item = Result<R>>, json: bool) -> Result<()> {
+/// Prints rows as they arrive, in any number: as a JSON array, or as a table whose columns are the fields of
+/// the first row.
+pub fn rows<R: Serialize>(rows: impl Iterator<Item = Result<R>>, format: impl Into<Format>) -> Result<()> {
+    let json = format.into() == Format::Json;
     let mut out = io::BufWriter::new(Stdout::lock());
     let mut widths: Vec<usize> = Vec::new();
     let mut count = 0u64;
@@ -120,7 +137,7 @@ pub fn rows<R: Serialize>(rows: impl Iterator<Item = Result<R>>, json: bool) -> 
 }
 
 /// Prints a record of any depth, as JSON or as indented lines of `field value`.
-pub fn fields<R: Serialize>(record: &R, json: bool) -> Result<()> {
+pub fn fields<R: Serialize>(record: &R, format: impl Into<Format>) -> Result<()> {
     fn walk(out: &mut dyn Write, value: &Value, depth: usize) -> io::Result<()> {
         let Value::Object(fields) = value else {
             return writeln!(out, "{:depth$}{}", "", plain(value, None), depth = depth * 2);
@@ -145,7 +162,7 @@ pub fn fields<R: Serialize>(record: &R, json: bool) -> Result<()> {
         Ok(())
     }
     let value = serde_json::to_value(record)?;
-    print(&value, json, |value, out| walk(out, value, 0))
+    print(&value, format, |value, out| walk(out, value, 0))
 }
 
 fn line(out: &mut dyn Write, cells: &[impl fmt::Display], widths: &[usize]) -> io::Result<()> {

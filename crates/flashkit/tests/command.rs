@@ -441,7 +441,7 @@ fn devices_in_use_are_left_as_they_are() {
     fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
     let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).status().unwrap();
     assert!(made.success());
-    let device = match block::LoopDevice::attach(&image, true) {
+    let device = match block::LoopDevice::attach(&image) {
         Ok(device) => device,
         Err(error) => return eprintln!("skipped: no loop devices here: {error}"),
     };

@@ -25,16 +25,21 @@ const ROOT: Ino = Ino(3);
 const DIR: u16 = 0o040_755;
 const FILE: u16 = 0o100_644;
 
-fn open(image: &Path, write: bool) -> Engine {
-    let device = FileDevice::open(image, OpenOptions { write, ..OpenOptions::default() }).expect("it opens");
+fn open(image: &Path) -> Engine {
+    let device = FileDevice::open(image, OpenOptions::default()).expect("it opens");
+    Engine::open(Arc::new(device), Options::read_only()).expect("a volume")
+}
+
+fn open_to_write(image: &Path) -> Engine {
+    let writable = OpenOptions { write: true, ..OpenOptions::default() };
+    let device = FileDevice::open(image, writable).expect("it opens");
     let now = || Time { seconds: 1_700_000_000, nanoseconds: 0 };
-    let options = if write { Options::new(now) } else { Options::read_only() };
-    Engine::open(Arc::new(device), options).expect("a volume")
+    Engine::open(Arc::new(device), Options::new(now)).expect("a volume")
 }
 
 /// Redirects a name of an inline directory to another inode.
 fn redirect(image: &Path, dir: Ino, name: &[u8], to: Ino) {
-    let volume = open(image, false);
+    let volume = open(image);
     let inode = volume.inode(dir).expect("sound");
     let slot = volume.find_entry(dir, name).expect("sound").expect("it exists").slot;
     let slots = Dentries::new(inode.inline_area(), f2fs::Place::Volume).slots();
@@ -59,7 +64,7 @@ fn walks_of_directories_that_hold_one_another_end_and_change_nothing() {
     let (dir, image) = (dir.path(), dir.path().join("v.img"));
     // Without inode checksums, a changed name is accepted.
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "-O", ""]);
-    let mut volume = open(&image, true);
+    let mut volume = open_to_write(&image);
     let top = volume.create(ROOT, b"top", &NewNode::new(DIR)).unwrap();
     let middle = volume.create(top, b"middle", &NewNode::new(DIR)).unwrap();
     let back = volume.create(middle, b"back", &NewNode::new(DIR)).unwrap();
@@ -97,7 +102,7 @@ fn memory_grows_linearly_with_the_depth() {
     let dir = tempfile::tempdir().unwrap();
     let (dir, image) = (dir.path(), dir.path().join("v.img"));
     ok(dir, &["mkfs", "-q", "v.img", "--size", "256M"]);
-    let mut volume = open(&image, true);
+    let mut volume = open_to_write(&image);
     let mut at = ROOT;
     for _ in 0..2000 {
         // Each level has names that remain while a subdirectory is walked, and a file with a second name.
@@ -235,7 +240,7 @@ fn a_damaged_name_does_not_lead_changes_to_its_directory() {
     let (dir, image) = (dir.path(), dir.path().join("v.img"));
     // Without inode checksums, a changed name is accepted.
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "-O", ""]);
-    let mut volume = open(&image, true);
+    let mut volume = open_to_write(&image);
     let top = volume.create(ROOT, b"top", &NewNode::new(DIR)).unwrap();
     volume.create(top, b"damaged", &NewNode::new(DIR)).unwrap();
     volume.symlink(ROOT, b"link", b"top/damaged/.", &NewNode::new(0o120_777)).unwrap();

@@ -114,7 +114,7 @@ fn an_image_of_an_exclusively_opened_loop_device_is_refused() {
         |verb: &[&str]| Command::new(PROGRAM).args(verb).current_dir(dir.path()).output().expect("it starts");
     assert!(call(&["mkfs", "-q", "--size", "64M", "img"]).status.success());
     std::fs::create_dir(dir.path().join("m1")).expect("a new directory");
-    let device = match block::LoopDevice::attach(&dir.path().join("img"), true) {
+    let device = match block::LoopDevice::attach(&dir.path().join("img")) {
         Ok(device) => device,
         Err(error) => return eprintln!("skipped: no loop devices here: {error}"),
     };

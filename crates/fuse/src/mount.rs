@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use block::{Device, InUse};
+use block::{Device, InUse, ReadPattern};
 use f2fs::engine::Engine;
 use fuse_protocol::{Mounter, UnmountMode};
 use image::{Image, Source};
@@ -24,7 +24,7 @@ use crate::{
     clock,
     event::{Event, Report},
     mounts,
-    options::OptionError,
+    options::{Medium, OptionError},
 };
 
 /// The file system's part of the types of our mounts.
@@ -142,8 +142,11 @@ impl Mount {
             }
             opened => opened?,
         };
-        let on_block_device = images.first().is_some_and(|image| image.file().is_block_device());
-        let volume_options = options.volume_options(on_block_device, clock::now, seed());
+        let medium = match images.first().is_some_and(|image| image.file().is_block_device()) {
+            true => Medium::BlockDevice,
+            false => Medium::File,
+        };
+        let volume_options = options.volume_options(medium, clock::now, seed());
         let volume = open_volume(&images, volume_options, wrap).map_err(at)?;
         // Without a readable root directory the mount would be useless.
         volume.stat(volume.superblock().root_ino).map_err(at)?;
@@ -320,10 +323,10 @@ fn open_volume(
     options: f2fs::engine::Options,
     wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
 ) -> f2fs::Result<Engine> {
-    images.iter().for_each(|image| image.file().expect_scattered_reads(true));
+    images.iter().for_each(|image| image.file().expect_reads(ReadPattern::Scattered));
     let devices = images.iter().map(Image::device).collect();
     let volume = f2fs::engine::join(devices).and_then(|device| Engine::open(wrap(device), options));
-    images.iter().for_each(|image| image.file().expect_scattered_reads(false));
+    images.iter().for_each(|image| image.file().expect_reads(ReadPattern::Usual));
     volume
 }
 

@@ -30,6 +30,15 @@ pub enum OnError {
     Panic,
 }
 
+/// The kind of file that holds a volume. It determines the default of `discard`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// A block device.
+    BlockDevice,
+    /// A regular file.
+    File,
+}
+
 /// The options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
@@ -224,7 +233,7 @@ impl MountOptions {
     /// Returns the engine's options for opening the volume.
     pub fn volume_options(
         &self,
-        on_block_device: bool,
+        medium: Medium,
         clock: impl Fn() -> Time + Send + Sync + 'static,
         seed: u64,
     ) -> Options {
@@ -245,7 +254,7 @@ impl MountOptions {
             compression: self.compression,
             compressed_extensions: self.compressed_extensions.clone(),
             plain_extensions: self.plain_extensions.clone(),
-            discard: self.discard.unwrap_or(on_block_device),
+            discard: self.discard.unwrap_or(medium == Medium::BlockDevice),
             write_through_bytes: (!self.direct).then_some(WRITE_THROUGH_BYTES),
             // The kernel maintains times only for writes through its cache.
             cache_has_times: !self.direct_write,

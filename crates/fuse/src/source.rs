@@ -25,6 +25,9 @@ pub fn attach(image: &Image, access: SourceAccess, mount: &DeviceMount<'_>) -> i
         return file.hand_over(|| mount.mount(&path));
     }
     // The loop device lives as long as the mount uses it, and must allow writes if the mount does.
-    let token = LoopDevice::attach(file.path(), access == SourceAccess::Write);
+    let token = match access {
+        SourceAccess::Write => LoopDevice::attach(file.path()),
+        SourceAccess::Read => LoopDevice::attach_read_only(file.path()),
+    };
     Ok(token.is_ok_and(|token| mount.mount(token.path()).is_ok()))
 }

@@ -45,9 +45,14 @@ struct Panics {
 }
 
 impl Panics {
-    /// Blocks flushes, or releases them.
-    fn hold_flushes(&self, holds: bool) {
-        self.holds_flushes.store(holds, Ordering::SeqCst);
+    /// Blocks flushes.
+    fn hold_flushes(&self) {
+        self.holds_flushes.store(true, Ordering::SeqCst);
+    }
+
+    /// Releases blocked flushes, and blocks no more.
+    fn release_flushes(&self) {
+        self.holds_flushes.store(false, Ordering::SeqCst);
     }
 
     /// Returns the number of blocked flushes.
@@ -243,7 +248,7 @@ fn readers_are_answered_while_more_writers_wait_than_there_are_threads() {
     let modes = |mnt: &Path| shell(mnt, "stat -c %a files/* | sort | uniq -c").trim().to_string();
     while_mounted(&fs, |mnt| {
         shell(mnt, &format!("mkdir files; cd files; touch $(seq {WRITERS}); stat -c %a * > /dev/null"));
-        device.hold_flushes(true);
+        device.hold_flushes();
         let (has_read, fs) = (&AtomicBool::new(false), &fs);
         thread::scope(|scope| {
             scope.spawn(move || shell(mnt, "sync -f ."));
@@ -263,7 +268,7 @@ fn readers_are_answered_while_more_writers_wait_than_there_are_threads() {
                 has_read.store(true, Ordering::SeqCst);
             });
             let is_read = comes_true(|| has_read.load(Ordering::SeqCst));
-            device.hold_flushes(false);
+            device.release_flushes();
             assert!(is_read, "the reader waited for a writer");
         });
         assert_eq!(modes(mnt), format!("{WRITERS} 600"));

@@ -112,7 +112,7 @@ fn write_protected_images_are_mounted_read_only() {
     let mut bench = Bench::mounted(64);
     fs::write(bench.path("file"), "kept").unwrap();
     bench.unmount();
-    let Ok(device) = block::LoopDevice::attach(&bench.image(), false) else {
+    let Ok(device) = block::LoopDevice::attach_read_only(&bench.image()) else {
         return eprintln!("skipped: no loop devices here");
     };
     let mut protected = Bench::empty();

@@ -238,8 +238,8 @@ impl Case<'_> {
     fn store(&mut self, at: u64, length: u64) {
         let Some((at, length)) = self.inside(at, length) else { return };
         let data = self.noise(length);
-        let syncs = self.below(2) == 0;
-        self.mapped(at, length, |bytes| bytes.copy_from_slice(&data), syncs);
+        let sync = (self.below(2) == 0).then_some(MsyncFlags::SYNC);
+        self.mapped(at, length, |bytes| bytes.copy_from_slice(&data), sync);
         self.put(at as usize, &data);
     }
 
@@ -247,12 +247,12 @@ impl Case<'_> {
     fn load(&mut self, at: u64, length: u64) {
         let Some((at, length)) = self.inside(at, length) else { return };
         let mut data = Vec::new();
-        self.mapped(at, length, |bytes| data = bytes.to_vec(), false);
+        self.mapped(at, length, |bytes| data = bytes.to_vec(), None);
         self.check("load", at, &data, length);
         let size = self.model.len() as u64;
         let rest = size.next_multiple_of(BLOCK) - size;
         let mut behind = Vec::new();
-        self.mapped(size, rest, |bytes| behind = bytes.to_vec(), false);
+        self.mapped(size, rest, |bytes| behind = bytes.to_vec(), None);
         if behind.iter().any(|byte| *byte != 0) {
             self.fail("there is something behind the end");
         }
@@ -263,7 +263,8 @@ impl Case<'_> {
         (at < size).then(|| (at, length.min(size - at)))
     }
 
-    fn mapped(&self, at: u64, length: u64, access: impl FnOnce(&mut [u8]), syncs: bool) {
+    /// Maps a range, calls `access` with it, and syncs it with these flags of msync(2), if any.
+    fn mapped(&self, at: u64, length: u64, access: impl FnOnce(&mut [u8]), sync: Option<MsyncFlags>) {
         let start = at & !(BLOCK - 1);
         let whole = (at + length - start) as usize;
         if whole == 0 || length == 0 {
@@ -284,8 +285,8 @@ impl Case<'_> {
             .unwrap();
             let inside = memory.cast::<u8>().add((at - start) as usize);
             access(std::slice::from_raw_parts_mut(inside, length as usize));
-            if syncs {
-                rustix::mm::msync(memory, whole, MsyncFlags::SYNC).unwrap();
+            if let Some(flags) = sync {
+                rustix::mm::msync(memory, whole, flags).unwrap();
             }
             rustix::mm::munmap(memory, whole).unwrap();
         }

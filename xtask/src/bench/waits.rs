@@ -177,7 +177,7 @@ impl Volume {
         let image = dir.path().join("image");
         File::create(&image)?.set_len(IMAGE_BYTES)?;
         fs::create_dir(dir.path().join("mnt"))?;
-        let device = LoopDevice::attach(&image, true).context("cannot make a loop device")?;
+        let device = LoopDevice::attach(&image).context("cannot make a loop device")?;
         match kind {
             Kind::Ext4 => run(Command::new("mkfs.ext4")
                 .args(["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"])

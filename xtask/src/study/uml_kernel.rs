@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use block::MemoryDevice;
-use flash::{Model, Pace, Profile};
+use flash::{Condition, Model, Pace, Profile};
 use lab::{
     systems,
     vm::{Card, Limits, RANDOM_BYTES, Setup, Uml},
@@ -122,7 +122,8 @@ pub fn check_start(kernel: &Path, agent: &Path) -> Result<()> {
         seed: 1,
         limits: Limits::default(),
     };
-    let card = Card::new(Model::new(profile, true), Box::new(MemoryDevice::new(CHECK_BYTES)));
+    let card =
+        Card::new(Model::new(profile, Condition::Preconditioned), Box::new(MemoryDevice::new(CHECK_BYTES)));
     match Uml::boot(&setup, card) {
         Ok(_) => Ok(()),
         Err(failure) => {

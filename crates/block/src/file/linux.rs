@@ -19,7 +19,7 @@ use rustix::{
     ioctl,
 };
 
-use super::{FileDevice, OpenOptions, direct::Bounces, discard_limits::DiscardLimits};
+use super::{FileDevice, OpenOptions, ReadPattern, direct::Bounces, discard_limits::DiscardLimits};
 use crate::{
     ATOMIC_BYTES, DiscardUnit, Geometry, InUse,
     host::claim::{Claim, unlock},
@@ -97,8 +97,11 @@ impl Handle {
         self.claim.writer()
     }
 
-    pub(super) fn expect_scattered_reads(&self, scattered: bool) {
-        let advice = if scattered { Advice::Random } else { Advice::Normal };
+    pub(super) fn expect_reads(&self, reads: ReadPattern) {
+        let advice = match reads {
+            ReadPattern::Scattered => Advice::Random,
+            ReadPattern::Usual => Advice::Normal,
+        };
         // This only affects speed, and some files accept no advice.
         let _ = rustix::fs::fadvise(&self.file, 0, None, advice);
     }

@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::OpenOptions;
+use super::{OpenOptions, ReadPattern};
 use crate::{ATOMIC_BYTES, DiscardUnit, Geometry, InUse};
 
 /// An open regular file.
@@ -67,7 +67,7 @@ impl Handle {
     }
 
     /// The standard library gives no advice.
-    pub(super) fn expect_scattered_reads(&self, _: bool) {}
+    pub(super) fn expect_reads(&self, _: ReadPattern) {}
 
     pub(super) fn set_size(&self, size_bytes: u64) -> io::Result<()> {
         self.file().set_len(size_bytes)

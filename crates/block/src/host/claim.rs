@@ -21,7 +21,7 @@ use rustix::{
 
 use super::{
     backing::{Backing, Identity, View},
-    users::{exclusive, open_exclusively, patiently, users},
+    users::{exclusive, open_exclusively, open_exclusively_to_write, patiently, users},
 };
 use crate::InUse;
 
@@ -110,7 +110,7 @@ impl Claim {
         let (mut own, views) = (Vec::new(), backing.views());
         if let Identity::Device(device) = identity {
             let view = views.iter().find(|view| view.device == device);
-            match (open_exclusively(&self.path, true), view) {
+            match (open_exclusively_to_write(&self.path), view) {
                 (Ok(alone), _) => *self.alone() = Some(alone),
                 (Err(error), Some(view)) if is_busy(&error) => return Ok(Err(held(view))),
                 (Err(error), _) => return Err(error),
@@ -121,7 +121,7 @@ impl Claim {
             if own.contains(&view.disk) {
                 continue;
             }
-            match view.node().map(|node| open_exclusively(&node, false)) {
+            match view.node().map(|node| open_exclusively(&node)) {
                 Some(Ok(other)) => {
                     self.others.push(other);
                     own.push(view.device);
@@ -171,13 +171,13 @@ impl Claim {
         let mut alone = self.alone();
         if self.purpose == Purpose::Read {
             // On a device that is already mounted, the kernel would share that mount's connection.
-            return Ok(open_exclusively(&self.path, false).map(drop).is_ok() && patiently(mount).is_ok());
+            return Ok(open_exclusively(&self.path).map(drop).is_ok() && patiently(mount).is_ok());
         }
         *alone = None;
         if patiently(mount).is_ok() {
             return Ok(true);
         }
-        *alone = Some(open_exclusively(&self.path, true)?);
+        *alone = Some(open_exclusively_to_write(&self.path)?);
         Ok(false)
     }
 }

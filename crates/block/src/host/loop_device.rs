@@ -5,7 +5,7 @@
 
 use std::{
     ffi::OsStr,
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io,
     ops::Range,
     os::{fd::AsRawFd, unix::ffi::OsStrExt},
@@ -55,9 +55,21 @@ impl LoopDevice {
     ///
     /// # Errors
     /// Those of the host. Only root may attach loop devices, and some hosts have none.
-    pub fn attach(backing: &Path, write: bool) -> io::Result<LoopDevice> {
+    pub fn attach(backing: &Path) -> io::Result<LoopDevice> {
+        LoopDevice::attach_with(backing, File::options().read(true).write(true), AUTOCLEAR)
+    }
+
+    /// Makes a loop device that refuses writes.
+    ///
+    /// # Errors
+    /// Those of [`attach`](Self::attach).
+    pub fn attach_read_only(backing: &Path) -> io::Result<LoopDevice> {
+        LoopDevice::attach_with(backing, File::options().read(true), READ_ONLY | AUTOCLEAR)
+    }
+
+    fn attach_with(backing: &Path, options: &OpenOptions, flags: u32) -> io::Result<LoopDevice> {
         let control = File::options().read(true).write(true).open("/dev/loop-control")?;
-        let backing_file = File::options().read(true).write(write).open(backing)?;
+        let backing_file = options.open(backing)?;
         let mut name = [0; NAME_BYTES];
         let shown = backing.as_os_str().as_encoded_bytes();
         let length = shown.len().min(NAME_BYTES - 1);
@@ -66,13 +78,13 @@ impl LoopDevice {
             // SAFETY: the ioctl takes no argument and returns a number.
             let number = unsafe { ioctl::ioctl(&control, GetFree) }?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
-            let open = File::options().read(true).write(write).open(&path)?;
+            let open = options.open(&path)?;
             let config = Config {
                 fd: backing_file.as_raw_fd() as u32,
                 block_size: 0,
                 places: [0; 5],
                 numbers: [0; 3],
-                flags: if write { AUTOCLEAR } else { READ_ONLY | AUTOCLEAR },
+                flags,
                 name,
                 rest: [0; 22],
             };
@@ -183,13 +195,13 @@ mod tests {
     use std::io::{Read, Write};
 
     use super::*;
-    use crate::{FileDevice, OpenOptions};
+    use crate::FileDevice;
 
     #[test]
     fn a_loop_device_is_attached_and_detached() {
         let image = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(image.path(), [7; 8192]).unwrap();
-        let device = match LoopDevice::attach(image.path(), false) {
+        let device = match LoopDevice::attach_read_only(image.path()) {
             Ok(device) => device,
             Err(error) => return eprintln!("skipped: no loop devices here: {error}"),
         };
@@ -200,7 +212,7 @@ mod tests {
         let written =
             File::options().write(true).open(device.path()).and_then(|mut open| open.write_all(&[0]));
         assert!(written.is_err(), "it is for reading");
-        let open = |write| FileDevice::open(device.path(), OpenOptions { write, direct: false });
+        let open = |write| FileDevice::open(device.path(), crate::OpenOptions { write, direct: false });
         assert_eq!(open(true).unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
         drop(open(false).unwrap());
         let path = device.path().to_path_buf();

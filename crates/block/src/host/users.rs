@@ -7,7 +7,7 @@
 
 use std::{
     ffi::OsStr,
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io,
     os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
     path::{Path, PathBuf},
@@ -113,18 +113,29 @@ pub(crate) fn exclusive(views: &[View]) -> impl Iterator<Item = &View> {
 
 fn is_held(view: &View) -> bool {
     let Some(node) = view.node() else { return false };
-    open_exclusively(&node, false).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+    open_exclusively(&node).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
 }
 
-/// Opens a block device exclusively.
+/// Opens a block device exclusively, for reading.
 ///
 /// # Errors
 /// Those of open(2); [`io::ErrorKind::ResourceBusy`] if another user has it.
-pub(crate) fn open_exclusively(node: &Path, write: bool) -> io::Result<File> {
-    let mut options = File::options();
+pub(crate) fn open_exclusively(node: &Path) -> io::Result<File> {
+    open_exclusively_with(node, File::options().read(true))
+}
+
+/// Opens a block device exclusively, for reading and writing.
+///
+/// # Errors
+/// Those of [`open_exclusively`].
+pub(crate) fn open_exclusively_to_write(node: &Path) -> io::Result<File> {
+    open_exclusively_with(node, File::options().read(true).write(true))
+}
+
+fn open_exclusively_with(node: &Path, options: &mut OpenOptions) -> io::Result<File> {
     // O_EXCL without O_CREAT opens a block device exclusively.
     let flags = OFlags::CLOEXEC | OFlags::EXCL | OFlags::NONBLOCK;
-    options.read(true).write(write).custom_flags(flags.bits() as i32);
+    options.custom_flags(flags.bits() as i32);
     patiently(|| options.open(node))
 }
 

@@ -9,6 +9,15 @@ const ZEROES: usize = 1 << 20;
 /// Maximum number of extents in an answer. The client asks again for the rest.
 const PARTS_MAX: usize = 4096;
 
+/// The space of a range that is made zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Space {
+    /// The range becomes a hole if the device can do that.
+    MayFree,
+    /// The range stays allocated.
+    Keep,
+}
+
 /// A device as an NBD server exports it. The defaults work for every device.
 pub trait Export: Device {
     /// Writes data that is durable when the call returns.
@@ -20,13 +29,12 @@ pub trait Export: Device {
         self.flush()
     }
 
-    /// Makes a range read as zeroes. The range becomes a hole if `may_punch` is set and the device can do
-    /// that.
+    /// Makes a range read as zeroes.
     ///
     /// # Errors
     /// The device's.
-    fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, may_punch: bool) -> io::Result<()> {
-        let _ = may_punch;
+    fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, space: Space) -> io::Result<()> {
+        let _ = space;
         write_zero_bytes(self, offset_bytes, length_bytes)
     }
 
@@ -65,9 +73,9 @@ pub(super) fn write_zero_bytes(
 }
 
 impl Export for MemoryDevice {
-    fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, may_punch: bool) -> io::Result<()> {
+    fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, space: Space) -> io::Result<()> {
         // A discarded range of memory reads as zeroes.
-        if may_punch {
+        if space == Space::MayFree {
             return self.discard(offset_bytes, length_bytes);
         }
         write_zero_bytes(self, offset_bytes, length_bytes)
@@ -79,21 +87,21 @@ impl Export for MemoryDevice {
         let mut at = range.start;
         for page in held {
             let (start, end) = (page.max(range.start), (page + 4096).min(range.end));
-            push(&mut parts, start - at, true);
-            push(&mut parts, end - start, false);
+            push(&mut parts, (start - at, true));
+            push(&mut parts, (end - start, false));
             at = end;
             if parts.len() >= PARTS_MAX {
                 return parts;
             }
         }
-        push(&mut parts, range.end - at, true);
+        push(&mut parts, (range.end - at, true));
         parts
     }
 }
 
 impl Export for FileDevice {
-    fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, may_punch: bool) -> io::Result<()> {
-        if may_punch && self.punch(offset_bytes, length_bytes)? {
+    fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, space: Space) -> io::Result<()> {
+        if space == Space::MayFree && self.punch(offset_bytes, length_bytes)? {
             return Ok(());
         }
         write_zero_bytes(self, offset_bytes, length_bytes)
@@ -104,7 +112,7 @@ impl Export for FileDevice {
         let mut at = range.start;
         while at < range.end && parts.len() < PARTS_MAX {
             let (end, is_hole) = self.extent(at, range.end);
-            push(&mut parts, end - at, is_hole);
+            push(&mut parts, (end - at, is_hole));
             at = end;
         }
         parts
@@ -115,7 +123,8 @@ impl Export for FileDevice {
     }
 }
 
-fn push(parts: &mut Vec<(u64, bool)>, length: u64, is_hole: bool) {
+/// Adds a part, and merges it with the last one if both are holes or both are not.
+fn push(parts: &mut Vec<(u64, bool)>, (length, is_hole): (u64, bool)) {
     match parts.last_mut() {
         _ if length == 0 => {}
         Some((last, kind)) if *kind == is_hole => *last += length,
@@ -128,8 +137,8 @@ impl<E: Export + ?Sized> Export for Arc<E> {
         (**self).write_through(offset_bytes, buf)
     }
 
-    fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, may_punch: bool) -> io::Result<()> {
-        (**self).write_zeroes(offset_bytes, length_bytes, may_punch)
+    fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, space: Space) -> io::Result<()> {
+        (**self).write_zeroes(offset_bytes, length_bytes, space)
     }
 
     fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {

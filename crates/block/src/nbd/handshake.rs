@@ -28,6 +28,21 @@ pub fn handshake(
     export: &(impl Export + ?Sized),
     mut admit: impl FnMut() -> bool,
 ) -> io::Result<Option<Session>> {
+    let client_flags = greet(stream)?;
+    let mut handshake = Handshake { stream, export, client_flags, session: Session::default() };
+    for _ in 0..MAX_OPTIONS {
+        let Some((option, data)) = handshake.read_option()? else { continue };
+        match handshake.answer(option, &data, &mut admit)? {
+            Next::Option => {}
+            Next::Transmission => return Ok(Some(handshake.session)),
+            Next::End => return Ok(None),
+        }
+    }
+    Err(invalid("the client sends too many options"))
+}
+
+/// Greets the client, and returns its flags.
+fn greet(stream: &mut (impl Read + Write)) -> io::Result<u32> {
     let mut greeting = Vec::new();
     greeting.extend(INIT_MAGIC.to_be_bytes());
     greeting.extend(OPTION_MAGIC.to_be_bytes());
@@ -37,117 +52,144 @@ pub fn handshake(
     if client_flags & !u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES) != 0 {
         return Err(invalid("the client sets flags that were not offered"));
     }
-    let no_zeroes = client_flags & u32::from(FLAG_NO_ZEROES) != 0;
-    let mut session = Session::default();
-    for _ in 0..MAX_OPTIONS {
-        if read_u64(stream)? != OPTION_MAGIC {
+    Ok(client_flags)
+}
+
+/// The phase after an option.
+enum Next {
+    /// The client sends another option.
+    Option,
+    /// The transmission phase begins.
+    Transmission,
+    /// The connection ends.
+    End,
+}
+
+/// A handshake whose client has been greeted.
+struct Handshake<'a, S, E: ?Sized> {
+    stream: &'a mut S,
+    export: &'a E,
+    client_flags: u32,
+    session: Session,
+}
+
+impl<S: Read + Write, E: Export + ?Sized> Handshake<'_, S, E> {
+    /// Reads an option and its data. Refuses one that is too long, and returns None for it.
+    fn read_option(&mut self) -> io::Result<Option<(u32, Vec<u8>)>> {
+        if read_u64(self.stream)? != OPTION_MAGIC {
             return Err(invalid("expected an option"));
         }
-        let option = read_u32(stream)?;
-        let length = read_u32(stream)?;
+        let option = read_u32(self.stream)?;
+        let length = read_u32(self.stream)?;
         if length > MAX_OPTION_BYTES {
-            skip(stream, u64::from(length))?;
-            reply(stream, option, REP_ERR_TOO_BIG, b"the option is too long")?;
-            continue;
+            skip(self.stream, u64::from(length))?;
+            self.reply(option, REP_ERR_TOO_BIG, b"the option is too long")?;
+            return Ok(None);
         }
         let mut data = vec![0; length as usize];
-        stream.read_exact(&mut data)?;
+        self.stream.read_exact(&mut data)?;
+        Ok(Some((option, data)))
+    }
+
+    fn answer(&mut self, option: u32, data: &[u8], admit: &mut impl FnMut() -> bool) -> io::Result<Next> {
         match option {
-            OPT_EXPORT_NAME => {
-                // This option has no error reply.
-                if !admit() {
-                    return Ok(None);
-                }
-                let mut answer = Vec::new();
-                answer.extend(export.geometry().size_bytes.to_be_bytes());
-                answer.extend(transmission_flags(export, session).to_be_bytes());
-                if !no_zeroes {
-                    answer.extend([0; EXPORT_ZEROES]);
-                }
-                stream.write_all(&answer)?;
-                return Ok(Some(session));
-            }
+            OPT_EXPORT_NAME => return self.export_name(admit),
             OPT_ABORT => {
-                reply(stream, option, REP_ACK, &[])?;
-                return Ok(None);
+                self.reply(option, REP_ACK, &[])?;
+                return Ok(Next::End);
             }
             OPT_LIST if data.is_empty() => {
                 // The default export has the empty name.
-                reply(stream, option, REP_SERVER, &0u32.to_be_bytes())?;
-                reply(stream, option, REP_ACK, &[])?;
+                self.reply(option, REP_SERVER, &0u32.to_be_bytes())?;
+                self.reply(option, REP_ACK, &[])?;
             }
-            OPT_INFO | OPT_GO => {
-                let Some(wanted) = parse_info(&data) else {
-                    reply(stream, option, REP_ERR_INVALID, b"the request is truncated")?;
-                    continue;
-                };
-                if option == OPT_GO && !admit() {
-                    reply(stream, option, REP_ERR_POLICY, b"too many clients")?;
-                    continue;
-                }
-                let mut info = INFO_EXPORT.to_be_bytes().to_vec();
-                info.extend(export.geometry().size_bytes.to_be_bytes());
-                info.extend(transmission_flags(export, session).to_be_bytes());
-                reply(stream, option, REP_INFO, &info)?;
-                if wanted.contains(&INFO_BLOCK_SIZE) {
-                    let mut info = INFO_BLOCK_SIZE.to_be_bytes().to_vec();
-                    for size in [1, 4096, MAX_REQUEST_BYTES] {
-                        info.extend(size.to_be_bytes());
-                    }
-                    reply(stream, option, REP_INFO, &info)?;
-                }
-                reply(stream, option, REP_ACK, &[])?;
-                if option == OPT_GO {
-                    return Ok(Some(session));
-                }
-            }
+            OPT_INFO | OPT_GO => return self.info(option, data, admit),
             OPT_STRUCTURED_REPLY if data.is_empty() => {
-                session.structured = true;
-                reply(stream, option, REP_ACK, &[])?;
+                self.session.structured = true;
+                self.reply(option, REP_ACK, &[])?;
             }
-            OPT_LIST_META_CONTEXT | OPT_SET_META_CONTEXT => {
-                let Some(queries) = parse_queries(&data).filter(|_| session.structured) else {
-                    reply(
-                        stream,
-                        option,
-                        REP_ERR_INVALID,
-                        b"structured replies are off, or the request is \
-                        truncated",
-                    )?;
-                    continue;
-                };
-                let lists = option == OPT_LIST_META_CONTEXT;
-                let matches =
-                    |query: &Vec<u8>| query == ALLOCATION.as_bytes() || (lists && query == b"base:");
-                let found = (lists && queries.is_empty()) || queries.iter().any(matches);
-                if found {
-                    let id = if lists { 0 } else { ALLOCATION_ID };
-                    let mut answer = id.to_be_bytes().to_vec();
-                    answer.extend(ALLOCATION.as_bytes());
-                    reply(stream, option, REP_META_CONTEXT, &answer)?;
-                }
-                if !lists {
-                    session.allocation = found;
-                }
-                reply(stream, option, REP_ACK, &[])?;
-            }
+            OPT_LIST_META_CONTEXT | OPT_SET_META_CONTEXT => self.meta_context(option, data)?,
             OPT_LIST | OPT_STRUCTURED_REPLY => {
-                reply(stream, option, REP_ERR_INVALID, b"the option takes no data")?;
+                self.reply(option, REP_ERR_INVALID, b"the option takes no data")?;
             }
-            _ => reply(stream, option, REP_ERR_UNSUP, b"")?,
+            _ => self.reply(option, REP_ERR_UNSUP, b"")?,
         }
+        Ok(Next::Option)
     }
-    Err(invalid("the client sends too many options"))
-}
 
-fn reply(stream: &mut impl Write, option: u32, kind: u32, data: &[u8]) -> io::Result<()> {
-    let mut bytes = Vec::with_capacity(20 + data.len());
-    bytes.extend(OPTION_REPLY_MAGIC.to_be_bytes());
-    bytes.extend(option.to_be_bytes());
-    bytes.extend(kind.to_be_bytes());
-    bytes.extend((data.len() as u32).to_be_bytes());
-    bytes.extend(data);
-    stream.write_all(&bytes)
+    /// Begins the transmission phase in the old way. This option has no error reply.
+    fn export_name(&mut self, admit: &mut impl FnMut() -> bool) -> io::Result<Next> {
+        if !admit() {
+            return Ok(Next::End);
+        }
+        let mut answer = self.export_facts();
+        if self.client_flags & u32::from(FLAG_NO_ZEROES) == 0 {
+            answer.extend([0; EXPORT_ZEROES]);
+        }
+        self.stream.write_all(&answer)?;
+        Ok(Next::Transmission)
+    }
+
+    /// Returns the size of the export and the flags of the transmission phase.
+    fn export_facts(&self) -> Vec<u8> {
+        let mut facts = self.export.geometry().size_bytes.to_be_bytes().to_vec();
+        facts.extend(transmission_flags(self.export, self.session).to_be_bytes());
+        facts
+    }
+
+    /// Describes the export; for GO, begins the transmission phase.
+    fn info(&mut self, option: u32, data: &[u8], admit: &mut impl FnMut() -> bool) -> io::Result<Next> {
+        let Some(wanted) = parse_info(data) else {
+            self.reply(option, REP_ERR_INVALID, b"the request is truncated")?;
+            return Ok(Next::Option);
+        };
+        if option == OPT_GO && !admit() {
+            self.reply(option, REP_ERR_POLICY, b"too many clients")?;
+            return Ok(Next::Option);
+        }
+        let info = [&INFO_EXPORT.to_be_bytes()[..], &self.export_facts()].concat();
+        self.reply(option, REP_INFO, &info)?;
+        if wanted.contains(&INFO_BLOCK_SIZE) {
+            let mut info = INFO_BLOCK_SIZE.to_be_bytes().to_vec();
+            for size in [1, 4096, MAX_REQUEST_BYTES] {
+                info.extend(size.to_be_bytes());
+            }
+            self.reply(option, REP_INFO, &info)?;
+        }
+        self.reply(option, REP_ACK, &[])?;
+        Ok(if option == OPT_GO { Next::Transmission } else { Next::Option })
+    }
+
+    /// Lists the metadata contexts that match the queries, or selects them.
+    fn meta_context(&mut self, option: u32, data: &[u8]) -> io::Result<()> {
+        let Some(queries) = parse_queries(data).filter(|_| self.session.structured) else {
+            let what = b"structured replies are off, or the request is truncated";
+            return self.reply(option, REP_ERR_INVALID, what);
+        };
+        let lists = option == OPT_LIST_META_CONTEXT;
+        let matches = |query: &Vec<u8>| query == ALLOCATION.as_bytes() || (lists && query == b"base:");
+        let found = (lists && queries.is_empty()) || queries.iter().any(matches);
+        if found {
+            let id = if lists { 0 } else { ALLOCATION_ID };
+            let mut answer = id.to_be_bytes().to_vec();
+            answer.extend(ALLOCATION.as_bytes());
+            self.reply(option, REP_META_CONTEXT, &answer)?;
+        }
+        if !lists {
+            self.session.allocation = found;
+        }
+        self.reply(option, REP_ACK, &[])
+    }
+
+    fn reply(&mut self, option: u32, kind: u32, data: &[u8]) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(20 + data.len());
+        bytes.extend(OPTION_REPLY_MAGIC.to_be_bytes());
+        bytes.extend(option.to_be_bytes());
+        bytes.extend(kind.to_be_bytes());
+        bytes.extend((data.len() as u32).to_be_bytes());
+        bytes.extend(data);
+        self.stream.write_all(&bytes)
+    }
 }
 
 fn transmission_flags(export: &(impl Export + ?Sized), session: Session) -> u16 {

@@ -38,7 +38,7 @@ use std::{
 };
 
 pub use client::Client;
-pub use export::Export;
+pub use export::{Export, Space};
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     fd::{AsFd, BorrowedFd},

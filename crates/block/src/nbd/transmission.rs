@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    Export, MAX_REQUEST_BYTES,
+    Export, MAX_REQUEST_BYTES, Space,
     handshake::{ALLOCATION_ID, Session},
     wire::*,
 };
@@ -189,7 +189,10 @@ fn serve(export: &(impl Export + ?Sized), session: Session, request: &Request) -
         CMD_WRITE => export.write(offset, &request.data),
         CMD_FLUSH => export.flush(),
         CMD_TRIM => flushed(export.discard(offset, length)),
-        CMD_WRITE_ZEROES => flushed(export.write_zeroes(offset, length, flags & CMD_FLAG_NO_HOLE == 0)),
+        CMD_WRITE_ZEROES => {
+            let space = if flags & CMD_FLAG_NO_HOLE == 0 { Space::MayFree } else { Space::Keep };
+            flushed(export.write_zeroes(offset, length, space))
+        }
         _ if !session.allocation => return failed(EINVAL, "no metadata context was chosen"),
         _ if length == 0 => return failed(EINVAL, "block status of an empty range"),
         _ => {

@@ -4,7 +4,7 @@ mod sink;
 mod source;
 
 use f2fs::printable;
-pub use sink::{DirSink, make_private};
+pub use sink::{DirSink, Owners, make_private};
 pub use source::DirSource;
 
 /// Formats the host's path of an entry for messages.

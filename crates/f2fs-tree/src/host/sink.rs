@@ -66,9 +66,7 @@ pub struct DirSink {
     /// Path of the directory on top of the stack, relative to the root.
     path: Vec<u8>,
     file: Option<OpenFile>,
-    /// True if owners are set. If false, everything belongs to the calling user, and set-id bits and
-    /// capabilities are left out.
-    owners: bool,
+    owners: Owners,
     /// True if an existing entry of the same name is removed first.
     overwrite: bool,
     /// User and group that new entries have at creation.
@@ -76,6 +74,22 @@ pub struct DirSink {
     losses: Vec<Loss>,
     /// True if a directory that still has to be filled could not be reopened.
     is_broken: bool,
+}
+
+/// The owners of what a sink makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owners {
+    /// Each entry has its owner, which requires root's rights.
+    Entry,
+    /// Everything belongs to the calling user. Set-id bits and capabilities are left out.
+    Caller,
+}
+
+impl Owners {
+    /// Returns the owners that the calling user may set.
+    pub fn permitted() -> Owners {
+        if rustix::process::geteuid().is_root() { Owners::Entry } else { Owners::Caller }
+    }
 }
 
 struct OpenDirectory {
@@ -105,9 +119,8 @@ struct OpenFile {
 }
 
 impl DirSink {
-    /// Makes a sink that writes to the directory `root`, and creates the directory if it does not exist. With
-    /// `owners` the sink sets owners, which requires root's rights.
-    pub fn new(root: &Path, owners: bool) -> Result<DirSink> {
+    /// Makes a sink that writes to the directory `root`, and creates the directory if it does not exist.
+    pub fn new(root: &Path, owners: Owners) -> Result<DirSink> {
         let opened = match make_private(host::CWD, root) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 host::open(root, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty()).map_err(Into::into)
@@ -119,7 +132,7 @@ impl DirSink {
     }
 
     /// Makes a sink that writes to an open directory. Messages call it `root`.
-    pub fn at(fd: OwnedFd, root: &Path, owners: bool) -> Result<DirSink> {
+    pub fn at(fd: OwnedFd, root: &Path, owners: Owners) -> Result<DirSink> {
         let name = root.as_os_str().as_bytes().to_vec();
         let failed = |errno: Errno| Error::Host { path: shown(&name, b""), source: errno.into() };
         // Not through its name, which may lead elsewhere by now.
@@ -279,7 +292,7 @@ impl DirSink {
     /// Returns the permissions at a file's creation. If the file stays with its creator, these are the final
     /// ones, which saves a system call. Otherwise only the creator has access until the owner is set.
     fn first_mode(&self, meta: &Metadata) -> Mode {
-        let stays = !self.owners || (meta.uid, meta.gid) == self.maker;
+        let stays = self.owners == Owners::Caller || (meta.uid, meta.gid) == self.maker;
         let bits = if stays && meta.xattrs.is_empty() { meta.permissions & 0o777 } else { 0 };
         Mode::from_raw_mode(bits.into()) | Mode::RUSR | Mode::WUSR
     }
@@ -290,17 +303,17 @@ impl DirSink {
     fn finish_fd(&mut self, fd: BorrowedFd<'_>, path: &[u8], meta: &Metadata) {
         let made = host::fstat(fd).ok();
         let owner = made.as_ref().map(|made| (made.st_uid, made.st_gid));
-        let mut is_owned = true;
-        if self.owners && owner != Some((meta.uid, meta.gid)) {
+        let mut given = self.owners;
+        if given == Owners::Entry && owner != Some((meta.uid, meta.gid)) {
             if let Err(errno) = set_owner(fd, meta.uid, meta.gid) {
-                is_owned = false;
+                given = Owners::Caller;
                 self.lose(path, &format!("its owner {}:{}", meta.uid, meta.gid), errno);
             }
         }
-        self.set_xattrs(path, meta, is_owned, |name, value| {
+        self.set_xattrs(path, meta, given, |name, value| {
             host::fsetxattr(fd, name, value, XattrFlags::empty())
         });
-        let permissions = self.permissions_of(path, meta, is_owned);
+        let permissions = self.permissions_of(path, meta, given);
         let had = made.map(|made| made.st_mode & 0o7777);
         // An access ACL changes the permissions, and a change of the owner removes set-id bits.
         if !meta.xattrs.is_empty() || had != Some(permissions.into()) || permissions > 0o777 {
@@ -314,8 +327,8 @@ impl DirSink {
     }
 
     /// Returns the permissions to set: without set-id bits if the entry does not have its owner.
-    fn permissions_of(&mut self, path: &[u8], meta: &Metadata, is_owned: bool) -> u16 {
-        if self.owners && is_owned || meta.permissions & 0o6000 == 0 {
+    fn permissions_of(&mut self, path: &[u8], meta: &Metadata, given: Owners) -> u16 {
+        if given == Owners::Entry || meta.permissions & 0o6000 == 0 {
             return meta.permissions;
         }
         self.tolerate(path, "its set-user-id or set-group-id bit", Errno::PERM);
@@ -328,12 +341,12 @@ impl DirSink {
         &mut self,
         path: &[u8],
         meta: &Metadata,
-        is_owned: bool,
+        given: Owners,
         set: impl Fn(&OsStr, &[u8]) -> Result<(), Errno>,
     ) {
         for xattr in &meta.xattrs {
             let set = match &*xattr.name {
-                capability::NAME if !(self.owners && is_owned) => Err(Errno::PERM),
+                capability::NAME if given == Owners::Caller => Err(Errno::PERM),
                 name => set(OsStr::from_bytes(name), &xattr.value),
             };
             let Err(errno) = set else { continue };
@@ -366,20 +379,20 @@ impl DirSink {
             // Another process has replaced the entry.
             return Err(self.failed(path, Errno::STALE));
         }
-        let mut is_owned = true;
-        if self.owners && (made.st_uid, made.st_gid) != (meta.uid, meta.gid) {
+        let mut given = self.owners;
+        if given == Owners::Entry && (made.st_uid, made.st_gid) != (meta.uid, meta.gid) {
             let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
             if let Err(errno) = host::chownat(&node, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH) {
-                is_owned = false;
+                given = Owners::Caller;
                 self.lose(path, &format!("its owner {}:{}", meta.uid, meta.gid), errno);
             }
         }
         let open_file = format!("/proc/self/fd/{}", node.as_raw_fd());
-        self.set_xattrs(path, meta, is_owned, |name, value| {
+        self.set_xattrs(path, meta, given, |name, value| {
             host::setxattr(&*open_file, name, value, XattrFlags::empty())
         });
         if kind != FileType::Symlink {
-            let mode = Mode::from_raw_mode(self.permissions_of(path, meta, is_owned).into());
+            let mode = Mode::from_raw_mode(self.permissions_of(path, meta, given).into());
             if let Err(errno) = host::chmodat(host::CWD, &*open_file, mode, AtFlags::empty()) {
                 self.lose(path, &format!("its permissions {:o}", meta.permissions), errno);
             }
@@ -434,18 +447,20 @@ impl DirSink {
 
     /// Records the loss of a part of an entry.
     fn lose(&mut self, path: &[u8], what: &str, errno: Errno) {
-        self.note(path, what, errno, false);
+        let loss = self.loss(path, what, errno);
+        self.losses.push(loss);
     }
 
     /// Records a loss that is expected because of the destination or the caller's rights.
     fn tolerate(&mut self, path: &[u8], what: &str, errno: Errno) {
-        self.note(path, what, errno, true);
+        let loss = self.loss(path, what, errno);
+        self.losses.push(Loss { is_tolerated: true, ..loss });
     }
 
-    fn note(&mut self, path: &[u8], what: &str, errno: Errno, is_tolerated: bool) {
+    fn loss(&self, path: &[u8], what: &str, errno: Errno) -> Loss {
         let error =
             Error::Host { path: format!("{}, {what}", shown(&self.root, path)), source: errno.into() };
-        self.losses.push(Loss { path: path.to_vec(), error, is_tolerated });
+        Loss { path: path.to_vec(), error, is_tolerated: false }
     }
 }
 

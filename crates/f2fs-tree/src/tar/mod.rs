@@ -10,5 +10,5 @@ mod sparse;
 
 pub use compress::{Compressed, Compression};
 pub use decompress::decompressed;
-pub use sink::TarSink;
+pub use sink::{Holes, TarSink};
 pub use source::TarSource;

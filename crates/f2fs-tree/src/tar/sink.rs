@@ -24,13 +24,21 @@ use crate::{
 /// A stream's length is a multiple of this many bytes. Tape drives once required it, and tar still writes it.
 const RECORD_BYTES: u64 = 10_240;
 
+/// The holes of files in a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holes {
+    /// They stay holes, which not every reader of archives supports.
+    Kept,
+    /// They become zeroes.
+    Filled,
+}
+
 /// A stream that is being written. See the module.
 pub struct TarSink<W> {
     stream: W,
     /// Bytes written.
     position: u64,
-    /// True if holes are kept.
-    sparse: bool,
+    holes: Holes,
     member: Option<Member>,
     losses: Vec<Loss>,
     /// True if the stream has ended early.
@@ -45,9 +53,9 @@ struct Member {
 }
 
 impl<W: Write> TarSink<W> {
-    /// Makes a sink that writes to `stream`, which should be buffered. With `sparse`, holes are kept.
-    pub fn new(stream: W, sparse: bool) -> TarSink<W> {
-        TarSink { stream, position: 0, sparse, member: None, losses: Vec::new(), is_broken: false }
+    /// Makes a sink that writes to `stream`, which should be buffered.
+    pub fn new(stream: W, holes: Holes) -> TarSink<W> {
+        TarSink { stream, position: 0, holes, member: None, losses: Vec::new(), is_broken: false }
     }
 
     /// Returns the stream. The sink must be finished.
@@ -88,7 +96,7 @@ impl<W: Write> TarSink<W> {
     }
 
     fn begin_file(&mut self, entry: &Entry, size: u64, data: Option<&[Range<u64>]>) -> Result<()> {
-        let kept = data.filter(|_| self.sparse);
+        let kept = data.filter(|_| self.holes == Holes::Kept);
         let stored = match kept {
             Some(data) => data.to_vec(),
             None => Vec::from_iter((size > 0).then_some(0..size)),

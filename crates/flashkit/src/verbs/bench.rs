@@ -8,6 +8,7 @@ use lab::{
     experiment::Experiment,
     record::{Record, Records},
     report,
+    stop::Stop,
 };
 
 use super::lab_run::{self, INTERRUPTED, Sizes};
@@ -76,7 +77,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         };
         if let Some(records) = &records {
-            failed = failed.and(keep_record(records, &record, stop.is_wished()).with_context(keep));
+            failed = failed.and(keep_record(records, &record, &stop).with_context(keep));
         }
         done.push(record);
     }
@@ -95,9 +96,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Saves a record. An interrupted one does not replace another.
-fn keep_record(records: &Records, record: &Record, stopped: bool) -> io::Result<()> {
+fn keep_record(records: &Records, record: &Record, stop: &Stop) -> io::Result<()> {
     match records.get(&record.cell, None) {
-        Some(earlier) if stopped && record.failure.is_some() => {
+        Some(earlier) if stop.is_wished() && record.failure.is_some() => {
             let (name, runs) = (record.cell.experiment.name(), render::count(earlier.runs() as u64, "run"));
             notice!("{name}: kept the earlier {runs} in {}", records.dir().display());
             Ok(())

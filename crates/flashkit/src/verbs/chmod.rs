@@ -37,7 +37,7 @@ pub fn run(args: &Args) -> Result<()> {
             if kind != FileType::Symlink {
                 let context = || below.shown();
                 let old = volume.stat(ino).with_context(context)?.mode;
-                let permissions = Some(args.mode.apply(old, kind == FileType::Directory));
+                let permissions = Some(args.mode.apply(old, kind));
                 let set = SetAttr { permissions, ..SetAttr::default() };
                 volume.set_attr(ino, &set).with_context(context)?;
             }
@@ -92,18 +92,19 @@ impl FromStr for Change {
 
 impl Change {
     /// Returns a file's permissions after the change.
-    fn apply(&self, old: u16, is_directory: bool) -> u16 {
+    fn apply(&self, old: u16, kind: FileType) -> u16 {
         match self {
             Change::Octal(permissions) => *permissions,
             Change::Clauses(clauses) => {
-                clauses.iter().fold(old & 0o7777, |mode, clause| clause.apply(mode, is_directory))
+                clauses.iter().fold(old & 0o7777, |mode, clause| clause.apply(mode, kind))
             }
         }
     }
 }
 
 impl Clause {
-    fn apply(&self, old: u16, is_directory: bool) -> u16 {
+    fn apply(&self, old: u16, kind: FileType) -> u16 {
+        let is_directory = kind == FileType::Directory;
         let everybody = self.who.is_empty() || self.who.contains('a');
         // Bits of the selected classes, including the set-id and sticky bits.
         let classes = [('u', 0o4700), ('g', 0o2070), ('o', 0o1007)];
@@ -182,7 +183,8 @@ mod tests {
                     let status = chmod.args(["-c", "umask 0; chmod \"$@\"", "-", "--", change]);
                     assert!(status.arg(path).status().unwrap().success());
                     let wanted = fs::metadata(path).unwrap().permissions().mode() as u16 & 0o7777;
-                    let got = change.parse::<Change>().unwrap().apply(old as u16, path == &dir);
+                    let kind = if path == &dir { FileType::Directory } else { FileType::Regular };
+                    let got = change.parse::<Change>().unwrap().apply(old as u16, kind);
                     assert_eq!(got, wanted, "{change} on {old:o} of {}: {got:o}", path.display());
                 }
             }

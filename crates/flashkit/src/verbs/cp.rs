@@ -21,7 +21,7 @@ use f2fs::{
     format::FileType,
     units::{Ino, Time},
 };
-use f2fs_tree::{DirSink, ExportOptions, VolumeSource, export, make_private};
+use f2fs_tree::{DirSink, ExportOptions, Owners, VolumeSource, export, make_private};
 
 use rustix::{
     fs::{
@@ -217,10 +217,9 @@ fn take(from: &Target, to: &Path, args: &Args) -> Result<u64> {
     if !args.force && statat(&unfinished.folder, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
         return is_there();
     }
-    let owners = rustix::process::geteuid().is_root();
     let mut source = VolumeSource::new(&volume, ino, name.as_encoded_bytes())?;
     let dir = unfinished.dir.try_clone().with_context(shown)?;
-    let mut sink = DirSink::at(dir, &folder, owners)?;
+    let mut sink = DirSink::at(dir, &folder, Owners::permitted())?;
     let mut lost = |error: &f2fs::Error| {
         // The source has the path on the host.
         let f2fs::Error::Lost { source, .. } = error else { return notice!("flashkit: {from}: {error}") };
@@ -236,7 +235,8 @@ fn take(from: &Target, to: &Path, args: &Args) -> Result<u64> {
     if done.entries == 0 {
         bail!("{from}: no file was created in {}", folder.display());
     }
-    match unfinished.finish(args.force) {
+    let finished = if args.force { unfinished.replace() } else { unfinished.finish() };
+    match finished {
         Err(Errno::EXIST) => is_there(),
         renamed => renamed.map(|()| done.losses).with_context(shown),
     }
@@ -278,16 +278,17 @@ impl Unfinished {
         Ok(unfinished)
     }
 
-    /// Moves the file to its final place. Replaces another only with `force`.
-    fn finish(&self, force: bool) -> Result<(), Errno> {
-        if !force {
-            match renameat_with(&self.dir, &self.name, &self.folder, &self.name, RenameFlags::NOREPLACE) {
-                // The host's file system does not know the flag. The caller has checked that the name is
-                // free.
-                Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
-                done => return done,
-            }
+    /// Moves the file to its final place, if the name is free.
+    fn finish(&self) -> Result<(), Errno> {
+        match renameat_with(&self.dir, &self.name, &self.folder, &self.name, RenameFlags::NOREPLACE) {
+            // The host's file system does not know the flag. The caller has checked that the name is free.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => self.replace(),
+            done => done,
         }
+    }
+
+    /// Moves the file to its final place, in place of another one.
+    fn replace(&self) -> Result<(), Errno> {
         renameat(&self.dir, &self.name, &self.folder, &self.name)
     }
 

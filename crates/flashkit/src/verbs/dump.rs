@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::{
     record::time,
-    render::{self, Name, keyed},
+    render::{self, Format, Name, keyed},
     target::{Further, Image, Target, open_device, open_read_only},
 };
 
@@ -133,7 +133,7 @@ enum What {
 
 /// Prints the structure.
 pub fn run(args: &Args) -> Result<()> {
-    let json = args.json;
+    let format = Format::from(args.json);
     let open = |image: &Image| open_read_only(&image.image, &image.further);
     let name = |path: &PathBuf| path.display().to_string();
     match &args.what {
@@ -141,26 +141,26 @@ pub fn run(args: &Args) -> Result<()> {
             let device = open_device(&image.further.range.of(&image.image))?;
             let copy = u8::from(*second);
             let raw = read_raw_superblock(&device, copy).with_context(|| name(&image.image))?;
-            render::fields(&superblock_fields(&raw), json)
+            render::fields(&superblock_fields(&raw), format)
         }
-        What::Checkpoint { image } => render::fields(&checkpoint_fields(&open(image)?), json),
+        What::Checkpoint { image } => render::fields(&checkpoint_fields(&open(image)?), format),
         What::Nat { image, nid } => {
             let volume = open(image)?;
             nid.map_or(Ok(()), |nid| check_range(&volume, Nid(nid))).with_context(|| name(&image.image))?;
-            render::rows(nat_rows(&volume, nid.map(Nid)), json).with_context(|| name(&image.image))
+            render::rows(nat_rows(&volume, nid.map(Nid)), format).with_context(|| name(&image.image))
         }
         What::Sit { image, segment } => {
             let volume = open(image)?;
-            sit(&volume, segment.map(SegNo), json).with_context(|| name(&image.image))
+            sit(&volume, segment.map(SegNo), format).with_context(|| name(&image.image))
         }
         What::Ssa { image, segment } => {
             let volume = open(image)?;
-            ssa(&volume, SegNo(*segment), json).with_context(|| name(&image.image))
+            ssa(&volume, SegNo(*segment), format).with_context(|| name(&image.image))
         }
         What::Node { image, nid } => {
             let volume = open(image)?;
             let node = node(&volume, Nid(*nid)).with_context(|| name(&image.image))?;
-            render::fields(&node_fields(&node), json)
+            render::fields(&node_fields(&node), format)
         }
         What::Inode { target, further, ino } => {
             let node = match ino {
@@ -173,10 +173,10 @@ pub fn run(args: &Args) -> Result<()> {
                     volume.inode(ino).map_err(Into::into)
                 }
             };
-            render::fields(&inode_fields(&*node.with_context(|| target.to_string())?), json)
+            render::fields(&inode_fields(&*node.with_context(|| target.to_string())?), format)
         }
-        What::Dir { target, further } => dir(target, further, json),
-        What::Map { target, further } => map(target, further, json),
+        What::Dir { target, further } => dir(target, further, format),
+        What::Map { target, further } => map(target, further, format),
     }
 }
 
@@ -315,7 +315,7 @@ struct SitRow {
     valid_map: Option<String>,
 }
 
-fn sit(volume: &Engine, only: Option<SegNo>, json: bool) -> Result<()> {
+fn sit(volume: &Engine, only: Option<SegNo>, format: Format) -> Result<()> {
     let range = match only {
         Some(segment) => segment.0..segment.0.saturating_add(1),
         None => 0..volume.geometry().segments,
@@ -331,7 +331,7 @@ fn sit(volume: &Engine, only: Option<SegNo>, json: bool) -> Result<()> {
         })),
         Err(error) => Some(Err(error.into())),
     });
-    render::rows(rows, json)
+    render::rows(rows, format)
 }
 
 /// The owner of a block.
@@ -343,7 +343,7 @@ struct OwnerRow {
     offset: u16,
 }
 
-fn ssa(volume: &Engine, segment: SegNo, json: bool) -> Result<()> {
+fn ssa(volume: &Engine, segment: SegNo, format: Format) -> Result<()> {
     let entry = volume.sit_entry(segment)?;
     let geometry = volume.geometry();
     let summary: Summary = volume.summary(segment)?;
@@ -353,7 +353,7 @@ fn ssa(volume: &Engine, segment: SegNo, json: bool) -> Result<()> {
         let block = geometry.block(segment, n as u16).0;
         Ok(OwnerRow { block, nid: owner.nid.0, version: owner.version, offset: owner.offset })
     });
-    render::rows(rows, json)
+    render::rows(rows, format)
 }
 
 fn footer_fields(node: &NodeBlock) -> Value {
@@ -428,7 +428,7 @@ struct DirRow {
     name: Name,
 }
 
-fn dir(target: &Target, further: &Further, json: bool) -> Result<()> {
+fn dir(target: &Target, further: &Further, format: Format) -> Result<()> {
     let (volume, ino) = target.find(further)?;
     let inode = volume.inode(ino).with_context(|| target.to_string())?;
     if !inode.is_directory() {
@@ -439,7 +439,7 @@ fn dir(target: &Target, further: &Further, json: bool) -> Result<()> {
         Ok((block, bytes)) => dir_rows(ino, block, &bytes),
         Err(error) => vec![Err(error.into())],
     });
-    render::rows(rows, json).with_context(|| target.to_string())
+    render::rows(rows, format).with_context(|| target.to_string())
 }
 
 fn dir_rows(ino: Ino, block: u64, bytes: &[u8]) -> Vec<Result<DirRow>> {
@@ -467,7 +467,7 @@ struct RunRow {
     at: String,
 }
 
-fn map(target: &Target, further: &Further, json: bool) -> Result<()> {
+fn map(target: &Target, further: &Further, format: Format) -> Result<()> {
     let (volume, ino) = target.find(further)?;
     let inode = volume.inode(ino).with_context(|| target.to_string())?;
     let size = volume.superblock().block_size.bytes() as u64;
@@ -495,7 +495,7 @@ fn map(target: &Target, further: &Further, json: bool) -> Result<()> {
     });
     if inode.has_inline(inline::DATA) || inode.has_inline(inline::DENTRY) {
         let row = RunRow { file_block: 0, blocks: 0, at: "inline, in the inode".into() };
-        return render::rows(std::iter::once(Ok(row)), json);
+        return render::rows(std::iter::once(Ok(row)), format);
     }
-    render::rows(rows, json).with_context(|| target.to_string())
+    render::rows(rows, format).with_context(|| target.to_string())
 }

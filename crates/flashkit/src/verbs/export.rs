@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use f2fs::Error;
-use f2fs_tree::{Compression, DirSink, ExportOptions, Exported, Sink, TarSink, VolumeSource};
+use f2fs_tree::{Compression, DirSink, ExportOptions, Exported, Holes, Owners, Sink, TarSink, VolumeSource};
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
@@ -149,6 +149,13 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
+impl Args {
+    /// Returns the form of holes in an archive.
+    fn holes(&self) -> Holes {
+        if self.sparse { Holes::Kept } else { Holes::Filled }
+    }
+}
+
 /// Exports to the destination that the arguments name: a compressed archive or a directory.
 fn carry_to(
     args: &Args,
@@ -160,7 +167,8 @@ fn carry_to(
         if io::stdout().is_terminal() {
             bail!("standard output is a terminal; name a directory or a .tar file");
         }
-        let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, render::Stdout::lock()), args.sparse);
+        let stdout = BufWriter::with_capacity(1 << 20, render::Stdout::lock());
+        let mut sink = TarSink::new(stdout, args.holes());
         let done = carry(args, source, &mut sink).with_context(name)?;
         sink.into_inner().flush()?;
         Ok(done)
@@ -168,13 +176,13 @@ fn carry_to(
         let fresh = Fresh::new(&args.destination)?;
         let file = File::create(fresh.working()).with_context(destination)?;
         let file = compression.begin(BufWriter::with_capacity(1 << 20, file)).with_context(destination)?;
-        let mut sink = TarSink::new(file, args.sparse);
+        let mut sink = TarSink::new(file, args.holes());
         let done = carry(args, source, &mut sink).with_context(name)?;
         sink.into_inner().finish().and_then(|mut file| file.flush()).with_context(destination)?;
         fresh.finish()?;
         Ok(done)
     } else {
-        let owners = !args.no_owners && rustix::process::geteuid().is_root();
+        let owners = if args.no_owners { Owners::Caller } else { Owners::permitted() };
         let mut sink = DirSink::new(&args.destination, owners).with_context(destination)?;
         if args.overwrite {
             sink = sink.overwriting();

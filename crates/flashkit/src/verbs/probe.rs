@@ -18,7 +18,13 @@ use flash::{
 };
 use image::{Image, Source};
 
-use crate::{failure, interrupt::Outcome, notice::notice, progress, render, size};
+use crate::{
+    failure,
+    interrupt::Outcome,
+    notice::notice,
+    progress::{self, Verbosity},
+    render, size,
+};
 
 /// Arguments of `probe`.
 #[derive(clap::Args)]
@@ -69,7 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
         budget_ns: Duration::from_secs(args.time).as_nanos() as u64,
         seed: args.seed,
     };
-    let findings = subject.look(&args.target, options, args.json)?;
+    let findings = subject.look(&args.target, options, args.json.into())?;
     if let Some(path) = &args.profile {
         let profile = findings.profile("probed").with_context(|| args.target.clone())?;
         std::fs::write(path, profile.to_toml()).with_context(|| path.display().to_string())?;
@@ -81,8 +87,8 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Probes the subject named `target`.
-pub fn look(target: &str, options: Options, quiet: bool) -> Result<Findings> {
-    Subject::find(target)?.look(target, options, quiet)
+pub fn look(target: &str, options: Options, verbosity: impl Into<Verbosity>) -> Result<Findings> {
+    Subject::find(target)?.look(target, options, verbosity.into())
 }
 
 /// The subject of a probe.
@@ -124,7 +130,7 @@ impl Subject {
         }
     }
 
-    fn look(&self, target: &str, options: Options, quiet: bool) -> Result<Findings> {
+    fn look(&self, target: &str, options: Options, verbosity: Verbosity) -> Result<Findings> {
         let _outcome = Outcome::new(match (self, options.write) {
             (Subject::Profile(_), _) | (_, false) => format!("{target}: nothing was written"),
             (_, true) => format!("{target}: a part of its content is lost"),
@@ -132,12 +138,12 @@ impl Subject {
         match self {
             Subject::Profile(profile) => {
                 let card = Card::new(Profile::clone(profile), Condition::Preconditioned);
-                measure(target, options, quiet, &card, &card)
+                measure(target, options, verbosity, &card, &card)
             }
             Subject::Card(path) => {
                 let file = CardFile::open(path, Pace::Virtual)?;
                 let card = file.card().clone();
-                let findings = measure(target, options, quiet, &*card, &*card)?;
+                let findings = measure(target, options, verbosity, &*card, &*card)?;
                 file.close()?;
                 Ok(findings)
             }
@@ -147,12 +153,12 @@ impl Subject {
                     "{target}: timed by this machine's clock; a served card takes its modelled time only with \
                      card serve --realtime"
                 );
-                measure(target, options, quiet, &device, &WallClock::start())
+                measure(target, options, verbosity, &device, &WallClock::start())
             }
             Subject::Device(source) => {
                 let image = Image::open(source, OpenOptions { write: options.write, direct: true });
                 let device = image.with_context(|| target.to_owned())?.device();
-                measure(target, options, quiet, &*device, &WallClock::start())
+                measure(target, options, verbosity, &*device, &WallClock::start())
             }
         }
     }
@@ -190,11 +196,11 @@ impl Subject {
 fn measure(
     target: &str,
     options: Options,
-    quiet: bool,
+    verbosity: Verbosity,
     device: &dyn Device,
     clock: &dyn Clock,
 ) -> Result<Findings> {
-    let bar = progress::steps(1000, quiet);
+    let bar = progress::steps(1000, verbosity);
     let findings = probe(device, clock, options, &mut |what, share| {
         bar.set_position((share * 1000.0) as u64);
         bar.set_message(what.to_owned());

@@ -17,7 +17,9 @@ use serde::Serialize;
 
 use crate::{
     notice::notice,
-    record, render, size,
+    record,
+    render::{self, Format},
+    size,
     target::{Further, Image, open_read_only},
 };
 
@@ -111,13 +113,13 @@ pub fn run(args: &Args) -> Result<()> {
         (Some(What::Set(set)), _) => set.run(),
         (None, Some(image)) => {
             let volume = open_read_only(image, &args.further)?;
-            report(&volume, args.json).with_context(|| image.display().to_string())
+            report(&volume, args.json.into()).with_context(|| image.display().to_string())
         }
         (None, None) => unreachable!("the image is required"),
     }
 }
 
-fn report(volume: &Engine, json: bool) -> Result<()> {
+fn report(volume: &Engine, format: Format) -> Result<()> {
     if QuotaKind::ALL.into_iter().all(|kind| volume.quota_ino(kind).is_none()) {
         notice!("the volume has no quota; mkfs -O quota makes one with quota");
     }
@@ -128,7 +130,7 @@ fn report(volume: &Engine, json: bool) -> Result<()> {
     for kind in QuotaKind::ALL {
         rows.extend(volume.quota_records(kind)?.into_iter().map(|located| Row::of(kind, &located.record)));
     }
-    render::print(&rows, json, |rows, out| table(rows, out))
+    render::print(&rows, format, |rows, out| table(rows, out))
 }
 
 impl Set {

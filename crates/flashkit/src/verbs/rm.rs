@@ -26,18 +26,17 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     Target::change_all(&args.targets, &args.further, |volume, target| {
         let (dir, name, _) = target.entry(volume)?;
-        remove(volume, dir, name, args.recursive)
+        let is_directory = volume.stat(volume.lookup(dir, name)?)?.kind == FileType::Directory;
+        match is_directory {
+            true if args.recursive => remove_tree(volume, dir, name),
+            true => bail!("is a directory; -r removes it with everything in it"),
+            false => Ok(volume.unlink(dir, name)?),
+        }
     })
 }
 
-fn remove(volume: &mut Engine, dir: Ino, name: &[u8], recursive: bool) -> Result<()> {
-    let top = volume.lookup(dir, name)?;
-    if volume.stat(top)?.kind != FileType::Directory {
-        return Ok(volume.unlink(dir, name)?);
-    }
-    if !recursive {
-        bail!("is a directory; -r removes it with everything in it");
-    }
+/// Removes a directory with everything in it.
+fn remove_tree(volume: &mut Engine, dir: Ino, name: &[u8]) -> Result<()> {
     let mut walk = Walk::default();
     walk.remove(volume, dir, name).map_err(|error| match walk.path() {
         b"" => error.into(),

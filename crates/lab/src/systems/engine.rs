@@ -17,7 +17,7 @@ use flash::{
     counters::{Counters, HostCounters},
     probe::Findings,
 };
-use fuse::MountOptions;
+use fuse::{Medium, MountOptions};
 use guest::{
     Op, Overwrites, Pattern,
     op::Answer,
@@ -187,7 +187,7 @@ impl EngineTarget {
 
     fn mount(&self) -> io::Result<Mounted> {
         let clock = self.disk.clone();
-        let options = self.options.volume_options(false, move || time(clock.now_ns()), 1);
+        let options = self.options.volume_options(Medium::File, move || time(clock.now_ns()), 1);
         let device =
             Arc::new(BlockCache::new(self.disk.device(), self.memory_bytes.min(BLOCK_CACHE_BYTES_MAX)));
         let volume = Engine::open(device, options).map_err(to_io)?;

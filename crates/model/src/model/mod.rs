@@ -198,106 +198,45 @@ impl Model {
     /// Applies an operation at a time. Operations that do not reach a file system have no effect.
     pub fn apply(&mut self, op: &Op, now: Time) -> Result {
         match op {
-            Op::Mkdir { path, mode } => {
-                let body = |parent| Body::Dir(Dir { parent, names: BTreeMap::new() });
-                self.make(&path.0, 0o040_000 | mode & 0o7777, now, body).map(drop)
-            }
+            Op::Mkdir { path, mode } => self.make_dir(&path.0, *mode, now),
             Op::Rmdir { path } => self.rmdir(&path.0, now),
             Op::Write { path, offset, content } => {
-                let id = match self.find(&path.0) {
-                    Err(Errno::NOENT) => {
-                        self.make(&path.0, 0o100_666, now, |_| Body::File(Data::default()))?
-                    }
-                    found => found?,
-                };
+                let id = self.find_or_make(&path.0, now)?;
                 self.write(id, *offset, &content.to_vec(), now)
             }
-            Op::Truncate { path, size } => {
-                let id = self.find(&path.0)?;
-                self.truncate(id, *size, now)
-            }
+            Op::Truncate { path, size } => self.truncate(self.find(&path.0)?, *size, now),
             Op::Allocate { path, how, offset, length } => {
-                let id = self.find(&path.0)?;
-                self.allocate(id, *how, *offset, *length, now)
+                self.allocate(self.find(&path.0)?, *how, *offset, *length, now)
             }
             Op::Rename { from, to } => self.rename(&from.0, &to.0, Rename::Replace, now),
             Op::RenameNew { from, to } => self.rename(&from.0, &to.0, Rename::New, now),
             Op::Exchange { from, to } => self.rename(&from.0, &to.0, Rename::Exchange, now),
-            Op::Link { from, to } => {
-                let id = self.find(&from.0)?;
-                self.link(id, &to.0, now)
-            }
-            Op::Symlink { target, path } => {
-                if target.0.len() as u64 >= self.rules.block_bytes.min(4096) {
-                    return Err(Errno::NAMETOOLONG);
-                }
-                let body = Body::Symlink(target.0.clone());
-                self.make(&path.0, 0o120_777, now, |_| body).map(drop)
-            }
+            Op::Link { from, to } => self.link(self.find(&from.0)?, &to.0, now),
+            Op::Symlink { target, path } => self.make_symlink(&path.0, &target.0, now),
             Op::Unlink { path } => self.unlink(&path.0, now),
-            Op::Mknod { path, mode, major, minor } => {
-                let is_device = matches!(mode & 0o170_000, 0o020_000 | 0o060_000);
-                let body = match mode & 0o170_000 {
-                    0o100_000 => Body::File(Data::default()),
-                    _ if is_device => Body::Special(*major, *minor),
-                    _ => Body::Special(0, 0),
-                };
-                self.make(&path.0, *mode, now, |_| body).map(drop)
-            }
+            Op::Mknod { path, mode, major, minor } => self.make_node(&path.0, *mode, (*major, *minor), now),
             Op::SetXattr { path, name, value } => self.set_xattr(&path.0, &name.0, value.to_vec(), now),
-            Op::RemoveXattr { path, name } => {
-                let id = self.find(&path.0)?;
-                let inode = self.change(id);
-                inode.xattrs.remove(&name.0).ok_or(Errno::NODATA)?;
-                inode.ctime = now;
-                Ok(())
-            }
-            Op::Chmod { path, mode } => {
-                let inode = self.change_at(&path.0)?;
-                (inode.mode, inode.ctime) = (inode.mode & !0o7777 | mode & 0o7777, now);
-                Ok(())
-            }
-            Op::Chown { path, uid, gid } => {
-                let inode = self.change_at(&path.0)?;
-                (inode.uid, inode.gid, inode.ctime) = (*uid, *gid, now);
-                Ok(())
-            }
-            Op::Times { path, atime, mtime } => {
+            Op::RemoveXattr { path, name } => self.remove_xattr(&path.0, &name.0, now),
+            Op::Chmod { path, mode } => self.change_at(&path.0, now, |inode| {
+                inode.mode = inode.mode & !0o7777 | mode & 0o7777;
+            }),
+            Op::Chown { path, uid, gid } => self.change_at(&path.0, now, |inode| {
+                (inode.uid, inode.gid) = (*uid, *gid);
+            }),
+            Op::Times { path, atime, mtime } => self.change_at(&path.0, now, |inode| {
                 let time = |t: &(i64, u32)| Time { seconds: t.0, nanoseconds: t.1 };
-                let inode = self.change_at(&path.0)?;
-                (inode.atime, inode.mtime, inode.ctime) = (time(atime), time(mtime), now);
-                Ok(())
-            }
+                (inode.atime, inode.mtime) = (time(atime), time(mtime));
+            }),
             Op::Flags { path, set, clear } => self.set_flags(&path.0, *set, *clear, now),
             Op::Release { path } => self.release(&path.0, now),
             Op::Reserve { path } => self.reserve(&path.0, now),
-            Op::Open { path, handle } => {
-                let id = self.find(&path.0)?;
-                self.file(id)?;
-                self.close(*handle);
-                self.open.insert(*handle, id);
-                Ok(())
-            }
-            Op::OpenNameless { dir, mode, handle } => {
-                let dir = self.resolve(&dir.0, LastLink::Follow)?;
-                self.dir(dir)?;
-                let body = Body::File(Data::default());
-                let id = self.add(dir, 0o100_000 | mode & 0o7777, 0, now, body);
-                // Linux checks names for that, even if the directory is compressed.
-                self.change(id).flags &= !(flag::COMPRESS | flag::NOCOMPRESS);
-                self.close(*handle);
-                self.open.insert(*handle, id);
-                Ok(())
-            }
-            Op::LinkOpen { handle, to } => {
-                let id = *self.open.get(handle).ok_or(Errno::BADF)?;
-                self.link(id, &to.0, now)
-            }
+            Op::Open { path, handle } => self.open(&path.0, *handle),
+            Op::OpenNameless { dir, mode, handle } => self.open_nameless(&dir.0, *mode, *handle, now),
+            Op::LinkOpen { handle, to } => self.link(self.opened(*handle)?, &to.0, now),
             Op::WriteOpen { handle, offset, content } => {
-                let id = *self.open.get(handle).ok_or(Errno::BADF)?;
-                self.write(id, *offset, &content.to_vec(), now)
+                self.write(self.opened(*handle)?, *offset, &content.to_vec(), now)
             }
-            Op::FsyncOpen { handle } => self.open.get(handle).map(drop).ok_or(Errno::BADF),
+            Op::FsyncOpen { handle } => self.opened(*handle).map(drop),
             Op::Close { handle } => {
                 self.close(*handle);
                 Ok(())
@@ -310,6 +249,41 @@ impl Model {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Returns the open file of a handle.
+    fn opened(&self, handle: u32) -> Result<Id> {
+        self.open.get(&handle).copied().ok_or(Errno::BADF)
+    }
+
+    /// Opens a regular file, in place of the handle's last one.
+    fn open(&mut self, path: &[u8], handle: u32) -> Result {
+        let id = self.find(path)?;
+        self.file(id)?;
+        self.close(handle);
+        self.open.insert(handle, id);
+        Ok(())
+    }
+
+    /// Opens a new file without a name.
+    fn open_nameless(&mut self, dir: &[u8], mode: u32, handle: u32, now: Time) -> Result {
+        let dir = self.resolve(dir, LastLink::Follow)?;
+        self.dir(dir)?;
+        let body = Body::File(Data::default());
+        let id = self.add(dir, 0o100_000 | mode & 0o7777, 0, now, body);
+        // Linux checks names for that, even if the directory is compressed.
+        self.change(id).flags &= !(flag::COMPRESS | flag::NOCOMPRESS);
+        self.close(handle);
+        self.open.insert(handle, id);
+        Ok(())
+    }
+
+    fn remove_xattr(&mut self, path: &[u8], name: &[u8], now: Time) -> Result {
+        let id = self.find(path)?;
+        let inode = self.change(id);
+        inode.xattrs.remove(name).ok_or(Errno::NODATA)?;
+        inode.ctime = now;
+        Ok(())
     }
 
     /// Returns the inode at a path. Does not follow a symbolic link at its end.
@@ -426,9 +400,12 @@ impl Model {
         }
     }
 
-    fn change_at(&mut self, path: &[u8]) -> Result<&mut Inode> {
-        let id = self.find(path)?;
-        Ok(self.change(id))
+    /// Changes attributes of the inode at a path.
+    fn change_at(&mut self, path: &[u8], now: Time, change: impl FnOnce(&mut Inode)) -> Result {
+        let inode = self.change(self.find(path)?);
+        change(inode);
+        inode.ctime = now;
+        Ok(())
     }
 
     fn change(&mut self, id: Id) -> &mut Inode {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use f2fs::{format::inode::flag, units::Time};
 use rustix::io::Errno;
 
-use super::{Body, Id, Inode, Model, ROOT, Result};
+use super::{Body, Data, Dir, Id, Inode, Model, ROOT, Result};
 
 /// The treatment of an existing target name by a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,6 +154,38 @@ impl Model {
             self.change(from_dir).links -= 1;
             self.change(to_dir).links += 1;
         }
+    }
+
+    pub(super) fn make_dir(&mut self, path: &[u8], mode: u32, now: Time) -> Result {
+        let body = |parent| Body::Dir(Dir { parent, names: BTreeMap::new() });
+        self.make(path, 0o040_000 | mode & 0o7777, now, body).map(drop)
+    }
+
+    /// Returns the inode at a path. Makes a file if there is none.
+    pub(super) fn find_or_make(&mut self, path: &[u8], now: Time) -> Result<Id> {
+        match self.find(path) {
+            Err(Errno::NOENT) => self.make(path, 0o100_666, now, |_| Body::File(Data::default())),
+            found => found,
+        }
+    }
+
+    pub(super) fn make_symlink(&mut self, path: &[u8], target: &[u8], now: Time) -> Result {
+        if target.len() as u64 >= self.rules.block_bytes.min(4096) {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let body = Body::Symlink(target.to_vec());
+        self.make(path, 0o120_777, now, |_| body).map(drop)
+    }
+
+    /// Makes a file, a device (of a major and a minor number), a pipe or a socket.
+    pub(super) fn make_node(&mut self, path: &[u8], mode: u32, device: (u32, u32), now: Time) -> Result {
+        let is_device = matches!(mode & 0o170_000, 0o020_000 | 0o060_000);
+        let body = match mode & 0o170_000 {
+            0o100_000 => Body::File(Data::default()),
+            _ if is_device => Body::Special(device.0, device.1),
+            _ => Body::Special(0, 0),
+        };
+        self.make(path, mode, now, |_| body).map(drop)
     }
 
     pub(super) fn drop_link(&mut self, id: Id, now: Time) {
