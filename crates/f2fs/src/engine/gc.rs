@@ -4,13 +4,15 @@
 //! committed, like that of every block. Moved blocks go to the logs, but never into the section that is being
 //! cleaned.
 
+use std::cmp::Reverse;
+
 use rustc_hash::FxHashSet;
 
 use super::{Engine, checkpoint::Reason};
 use crate::{
     Error, Result,
     format::{BLOCKS_PER_SEGMENT, bits, summary::Summary},
-    segments::Segment,
+    segments::{SectionFacts, Segment},
     units::{CheckpointVer, SecNo, SegNo},
 };
 
@@ -96,7 +98,7 @@ pub fn by_age(candidates: &[Candidate], blocks: u32, age_seconds: u64) -> Option
         let share = |of: u64| (u128::from(of) + 1) * u128::from(WHOLE) / (u128::from(newest - oldest) + 1);
         let age = share(newest - one.mtime) as u64;
         let free = u64::from(blocks.saturating_sub(one.valid_blocks)) * WHOLE / u64::from(blocks);
-        (age * AGE_WEIGHT + free * (100 - AGE_WEIGHT), age, std::cmp::Reverse(one.section))
+        (age * AGE_WEIGHT + free * (100 - AGE_WEIGHT), age, Reverse(one.section))
     };
     old.into_iter().max_by_key(worth).map(|one| one.section)
 }
@@ -434,42 +436,38 @@ impl Engine {
             self.segments().log_segments().iter().map(|segment| geometry.section_of(*segment)).collect();
         let per_section = geometry.segments_per_section;
         let (now, blocks) = (self.disk().mounted_seconds(), per_section * BLOCKS_PER_SEGMENT);
-        let mut best: Option<(u64, SecNo)> = None;
+        let can_be_cleaned = |section: SecNo, valid_blocks: u32| {
+            (1..blocks).contains(&valid_blocks)
+                && !current.contains(&section)
+                && !tried.contains(&section)
+                && !is_left_out(section, valid_blocks)
+        };
+        let segments = self.names.segments_mut();
+        if policy != Policy::AgeThreshold {
+            // Of equal sections the first one.
+            let rank = |it: SectionFacts| {
+                (benefit(policy, it.valid_blocks, blocks, it.mtime, now), Reverse(it.section))
+            };
+            let usable = |it: &SectionFacts| can_be_cleaned(it.section, it.valid_blocks);
+            return segments.best_section(rank, |it| Some(it).filter(usable).map(rank));
+        }
         let mut candidates = Vec::new();
         // The segments of a section come one after the other.
         let (mut valid, mut newest) = (0, 0);
-        self.names.segments_mut().for_each(|number, segment: &Segment| {
+        segments.for_each(|number, segment: &Segment| {
             if number.0 % per_section == 0 {
                 (valid, newest) = (0, 0);
             }
             valid += u32::from(segment.valid_blocks);
             newest = newest.max(segment.mtime);
             let section = geometry.section_of(number);
-            let complete = number.0 % per_section == per_section - 1;
-            if !complete
-                || valid == 0
-                || valid >= blocks
-                || current.contains(&section)
-                || tried.contains(&section)
-                || is_left_out(section, valid)
-            {
-                return;
-            }
-            if policy == Policy::AgeThreshold {
+            if number.0 % per_section == per_section - 1 && can_be_cleaned(section, valid) {
                 candidates.push(Candidate { section, valid_blocks: valid, mtime: newest });
-                return;
-            }
-            let gain = benefit(policy, valid, blocks, newest, now);
-            if best.is_none_or(|(high, _)| gain > high) {
-                best = Some((gain, section));
             }
         })?;
-        if policy == Policy::AgeThreshold {
-            // On a volume that is younger than the threshold, no section could be old enough.
-            let age_seconds = if now < AGE_SECONDS { 0 } else { AGE_SECONDS };
-            return Ok(by_age(&candidates, blocks, age_seconds));
-        }
-        Ok(best.map(|(_, section)| section))
+        // On a volume that is younger than the threshold, no section could be old enough.
+        let age_seconds = if now < AGE_SECONDS { 0 } else { AGE_SECONDS };
+        Ok(by_age(&candidates, blocks, age_seconds))
     }
 
     /// Moves the valid blocks of a section until the budget is used up. Returns true if the whole section was
@@ -517,7 +515,70 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::{cell::Cell, sync::Arc};
+
+    use block::{MemoryDevice, Rng};
+
     use super::*;
+    use crate::{
+        engine::{NewNode, Options},
+        mkfs::{self, DeviceSize, NewVolume, Plan},
+        units::Time,
+    };
+
+    /// A volume with many sections that are partly valid.
+    fn fragmented(segments_per_section: u32) -> Engine {
+        const BYTES: u64 = 1 << 30;
+        let size = DeviceSize { path: String::new(), bytes: BYTES };
+        let options = mkfs::Options { segments_per_section, ..mkfs::Options::new([7; 16]) };
+        let plan = Plan::new(&options, &[size]).unwrap();
+        let device = Arc::new(MemoryDevice::new(BYTES));
+        let new = NewVolume::begin(device, &plan, true, Options::new(Time::default)).unwrap();
+        let mut volume = new.finish().unwrap();
+        let root = volume.superblock().root_ino;
+        let ino = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();
+        for piece in 0..400 {
+            volume.write(ino, piece << 20, &vec![1; 1 << 20]).unwrap();
+        }
+        let mut rng = Rng::new(3);
+        for _ in 0..20_000 {
+            volume.write(ino, rng.below(400 << 8) << 12, &[2; 4096]).unwrap();
+        }
+        volume
+    }
+
+    #[test]
+    fn the_best_section_is_that_of_a_full_search_and_few_sections_are_examined() {
+        for per_section in [1, 3] {
+            let mut volume = fragmented(per_section);
+            let (sections, blocks) = (volume.geometry().segments / per_section, per_section * 512);
+            for policy in [Policy::Greedy, Policy::CostBenefit] {
+                let segments = volume.segments_mut();
+                let examined = Cell::new(0);
+                let rank = |it: SectionFacts| {
+                    (benefit(policy, it.valid_blocks, blocks, it.mtime, 9), Reverse(it.section))
+                };
+                let usable = |it: SectionFacts| {
+                    examined.set(examined.get() + 1);
+                    (1..blocks).contains(&it.valid_blocks).then(|| rank(it))
+                };
+                let mut all =
+                    vec![SectionFacts { section: SecNo(0), valid_blocks: 0, mtime: 0 }; sections as usize];
+                let add = |number: SegNo, segment: &Segment| {
+                    let Some(one) = all.get_mut((number.0 / per_section) as usize) else { return };
+                    one.section = SecNo(number.0 / per_section);
+                    one.valid_blocks += u32::from(segment.valid_blocks);
+                    one.mtime = one.mtime.max(segment.mtime);
+                };
+                segments.for_each(add).unwrap();
+                let best = all.into_iter().filter_map(usable).max().map(|(_, section)| section.0);
+                examined.set(0);
+                assert_eq!(segments.best_section(rank, usable).unwrap(), best, "{per_section} {policy:?}");
+                assert!(best.is_some());
+                assert!(examined.get() < sections / 2, "{policy:?}: {} of {sections}", examined.get());
+            }
+        }
+    }
 
     #[test]
     fn a_checkpoint_must_be_worth_its_blocks() {

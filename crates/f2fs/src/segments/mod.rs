@@ -29,6 +29,7 @@ pub use discards::Discards;
 pub(crate) use recovery::Needed;
 pub(crate) use replace::{FsyncMark, OldBlock, Replaced};
 pub(crate) use segment::Segment;
+pub(crate) use sit::SectionFacts;
 pub(crate) use summaries::NodeSummaries;
 
 use log::{Log, Logs};
@@ -42,7 +43,7 @@ use crate::{
         sit::{SegmentType, SitEntry},
         summary::Summary,
     },
-    units::SegNo,
+    units::{SecNo, SegNo},
 };
 
 /// Bytes of memory that a changed segment takes in a half-full table until the next checkpoint.
@@ -211,6 +212,15 @@ impl Segments {
     /// Calls `show` for every segment in order. Reads the whole SIT.
     pub(crate) fn for_each(&mut self, show: impl FnMut(SegNo, &Segment)) -> Result<()> {
         self.sit.for_each(self.disk.io(), show)
+    }
+
+    /// The section with the highest [rank](sit::Sit::best_section).
+    pub(crate) fn best_section<R: Ord>(
+        &mut self,
+        bound: impl Fn(SectionFacts) -> R,
+        rank: impl Fn(SectionFacts) -> Option<R>,
+    ) -> Result<Option<SecNo>> {
+        self.sit.best_section(self.disk.io(), bound, rank)
     }
 
     /// The current segments of the logs.

@@ -10,8 +10,10 @@
 //! cache.
 
 mod search;
+mod sections;
 
 pub(super) use search::{Facts, Prefree};
+pub(crate) use sections::SectionFacts;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
