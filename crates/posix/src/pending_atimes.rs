@@ -4,9 +4,8 @@
 //! there is none, a background thread does within about a second. Attributes that leave this crate show the
 //! [pending](PendingAtimes::stat) time.
 //!
-//! A pending time belongs to an inode number, which a later inode may get. One change frees the number and another
-//! one uses it again. That one applies the times first; if it cannot because its upkeep fails, it fails too. So the
-//! time finds no inode between the two, and has no effect.
+//! A pending time belongs to an inode number, which a later inode may get. So the change that creates an inode drops
+//! the time of its number.
 
 use std::{
     collections::BTreeMap,

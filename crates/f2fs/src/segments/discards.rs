@@ -45,6 +45,8 @@ struct State {
     unit: Unit,
     /// Requests that failed since one succeeded.
     failures: u32,
+    /// Requests that failed.
+    failed: u64,
     /// Length of each run by its first block. Runs neither overlap nor touch.
     runs: BTreeMap<u32, u32>,
     /// Runs that found no room in the queue.
@@ -94,6 +96,7 @@ impl Discards {
             io: unit.map(|_| io),
             unit: unit.unwrap_or(Unit { blocks: 1, first: 0 }),
             failures: 0,
+            failed: 0,
             left_out: 0,
             runs: BTreeMap::new(),
             under_way: Vec::new(),
@@ -110,6 +113,18 @@ impl Discards {
     /// Lets the device be asked again although it has failed too often.
     pub(super) fn try_again(&self) {
         self.lock().failures = 0;
+    }
+
+    /// Waits for the requests that are in flight, and returns the number of requests that have failed since the volume
+    /// was opened. If a trim finds another number at its end than at its beginning, another thread may have issued
+    /// some of its requests in vain.
+    pub fn failed(&self) -> u64 {
+        let mut state = self.lock();
+        let in_flight = state.under_way.clone();
+        while state.under_way.iter().any(|run| in_flight.contains(run)) {
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.failed
     }
 
     /// Size of a unit that the device discards, in blocks; at most one segment.
@@ -146,6 +161,7 @@ impl Discards {
         let mut state = self.lock();
         state.failures = if result.is_ok() { 0 } else { state.failures + 1 };
         if result.is_err() {
+            state.failed += 1;
             state.runs.clear();
         }
         if cannot {

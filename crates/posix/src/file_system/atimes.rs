@@ -12,6 +12,9 @@ use crate::{pending_atimes, volume_lock::Writing};
 /// Age in seconds at which `relatime` renews an access time.
 const DAY: i64 = 24 * 60 * 60;
 
+/// Number of pending access times that are applied between two turns of readers.
+const TIMES_AT_ONCE: usize = 32;
+
 impl FileSystem {
     /// Renews the access time if the mount options and the inode call for it. Returns true if it was renewed.
     pub(super) fn renew_atime(&self, ino: Ino) -> bool {
@@ -43,8 +46,11 @@ impl FileSystem {
         if volume.read_only_reason().is_some() {
             return;
         }
-        for _ in 0..pending_atimes::FILES_MAX {
+        for number in 1..=pending_atimes::FILES_MAX {
             if self.pending_atimes.is_empty() {
+                return;
+            }
+            if number % TIMES_AT_ONCE == 0 && volume.let_readers_in(|| ()).is_err() {
                 return;
             }
             let upkeep = volume.begin_upkeep();

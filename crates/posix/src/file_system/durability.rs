@@ -169,6 +169,7 @@ impl FileSystem {
         let pending = volume.begin_trim();
         self.settle(&mut volume, pending).map_err(to_errno)?;
         drop(volume);
+        let failed = self.discards.failed();
         let (mut trimmed, mut from) = (0, Some(SegNo(0)));
         while let Some(segment) = from {
             self.issue_all(is_interrupted)?;
@@ -176,6 +177,10 @@ impl FileSystem {
             (trimmed, from) = (trimmed + blocks, next);
         }
         self.issue_all(is_interrupted)?;
+        if self.discards.failed() != failed {
+            // The background thread had issued one.
+            return Err(Errno::IO);
+        }
         Ok((trimmed << block_size.log()).min(range.length))
     }
 
@@ -268,7 +273,10 @@ impl FileSystem {
 mod tests {
     use std::{
         io,
-        sync::{Arc, Mutex, OnceLock, Weak, atomic::AtomicI64},
+        sync::{
+            Arc, Mutex, OnceLock, Weak,
+            atomic::{AtomicBool, AtomicI64},
+        },
     };
 
     use block::{Device, Geometry, MemoryDevice, Verb};
@@ -296,6 +304,8 @@ mod tests {
         seen: Mutex<Vec<(Verb, bool)>>,
         /// Least access time in seconds that readers may see.
         least_atime: AtomicI64,
+        /// True if the next discard fails.
+        fails: AtomicBool,
     }
 
     impl Watched {
@@ -338,6 +348,9 @@ mod tests {
             self.inner.flush()
         }
         fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+            if self.fails.swap(false, Ordering::Relaxed) {
+                return Err(io::Error::other("a failed discard"));
+            }
             self.watch(Verb::Discard);
             self.inner.discard(offset_bytes, length_bytes)
         }
@@ -345,8 +358,13 @@ mod tests {
 
     fn mounted(settings: Settings) -> (Arc<Watched>, Arc<FileSystem>) {
         let (fs, seen) = (OnceLock::new(), Mutex::default());
-        let device =
-            Arc::new(Watched { inner: MemoryDevice::new(BYTES), fs, seen, least_atime: AtomicI64::new(0) });
+        let device = Arc::new(Watched {
+            inner: MemoryDevice::new(BYTES),
+            fs,
+            seen,
+            least_atime: AtomicI64::new(0),
+            fails: AtomicBool::new(false),
+        });
         let size = DeviceSize { path: String::new(), bytes: BYTES };
         let plan = Plan::new(&mkfs::Options::new([7; 16]), &[size]).unwrap();
         let usual = || Options { discard: true, ..Options::new(Time::default) };
@@ -504,6 +522,10 @@ mod tests {
         // All of it, or nothing.
         assert_eq!(fs.allocate(ROOT_USER, ino, 0, 2 * BYTES, 0), Err(Errno::NOSPC));
         assert_eq!(sectors(), allocated);
+        let cut = Change { size: Some(7), ..Change::default() };
+        assert!(turns(&|| fs.change(ROOT_USER, ino, &cut).map(|_| ()).unwrap()) > 1);
+        assert_eq!(fs.stat(ino).unwrap().size, 7);
+        assert!(allocate(0) > 1);
         let free = fs.space().unwrap().0.free_blocks;
         fs.unlink(root, b"large").unwrap();
         assert!(turns(&|| fs.forget(ino, 1, || {})) > 1);
@@ -523,6 +545,37 @@ mod tests {
         assert_eq!(fs.trim(ROOT_USER, range, &after_two), Err(Errno::INTR));
         assert_eq!(device.take().1, 2, "discards before the interrupt");
         assert!(fs.trim(ROOT_USER, range, &|| false).unwrap() > BYTES / 4);
+    }
+
+    #[test]
+    fn a_trim_fails_if_the_background_thread_issued_one_of_its_requests_in_vain() {
+        let (device, fs) = mounted(Settings::default());
+        let range = TrimRange { start: 0, length: u64::MAX, least: 0 };
+        let is_first = AtomicBool::new(true);
+        let in_between = || {
+            if is_first.swap(false, Ordering::Relaxed) {
+                device.fails.store(true, Ordering::Relaxed);
+                fs.issue_discards(1);
+                assert!(!device.fails.load(Ordering::Relaxed), "a request was queued");
+            }
+            false
+        };
+        assert_eq!(fs.trim(ROOT_USER, range, &in_between), Err(Errno::IO));
+        assert!(fs.trim(ROOT_USER, range, &|| false).is_ok());
+    }
+
+    #[test]
+    fn readers_have_a_turn_among_many_pending_access_times() {
+        let (_, fs) = mounted(Settings::default());
+        let files: Vec<Ino> = (0..200u32).map(|n| create(&fs, n.to_string().as_bytes())).collect();
+        for ino in &files {
+            fs.pending_atimes.add(*ino, Time { seconds: 9, nanoseconds: 0 });
+        }
+        let before = fs.volume.reader_turns();
+        fs.apply_pending_atimes_in_background().unwrap();
+        assert!(fs.volume.reader_turns() - before > 5);
+        assert!(fs.pending_atimes.is_empty());
+        assert!(files.iter().all(|ino| fs.stat(*ino).unwrap().atime.seconds == 9));
     }
 
     #[test]

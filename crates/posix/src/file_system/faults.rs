@@ -72,12 +72,16 @@ fn panics_in_a_flush<T>(device: &Panics, act: impl FnOnce() -> T) {
 fn after_a_panic_in_a_shared_flush_every_request_is_refused() {
     let (device, fs, ino) = with_panics();
     let write = |data: &[u8]| fs.write(ROOT_USER, ino, 0, data, WriteMode::default()).unwrap();
+    fs.lookup(fs.root().unwrap(), b"file").unwrap();
+    assert_eq!(fs.get_xattr(ino, b"user.x"), Err(Errno::NODATA));
     // After a first fsync, the next one needs only a flush, which it shares with others.
     write(b"x");
     fs.fsync(ino, SyncScope::Everything).unwrap();
     write(b"y");
     panics_in_a_flush(&device, || fs.fsync(ino, SyncScope::Everything));
     assert_eq!(fs.stat(ino).map(drop), Err(Errno::IO));
+    assert_eq!(fs.get_xattr(ino, b"user.x"), Err(Errno::IO));
+    assert_eq!(fs.list_xattrs(ROOT_USER, ino), Err(Errno::IO));
     assert_eq!(fs.fsync(ino, SyncScope::Everything), Err(Errno::IO));
     assert!(fs.failure().is_some());
     assert!(fs.unmount().is_err());

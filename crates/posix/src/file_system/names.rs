@@ -78,7 +78,21 @@ impl FileSystem {
         let volume = self.write_lock_for(caller)?;
         let mode = permissions::mode_of_new(&volume, caller, dir, mode)?;
         let new = NewNode { uid: caller.uid, gid: caller.gid, device, ..NewNode::new(mode) };
-        self.finish_creation(volume, Some(dir), |volume| volume.create_for(dir, name, &new, umask))
+        self.create_in(volume, (dir, name), &new, umask)
+    }
+
+    fn create_in(
+        &self,
+        volume: Writing<'_>,
+        (dir, name): (Ino, &[u8]),
+        new: &NewNode,
+        umask: u16,
+    ) -> Result<Stat> {
+        self.finish_creation(volume, Some(dir), |volume| {
+            let ino = volume.create_for(dir, name, new, umask)?;
+            self.pending_atimes.drop_of(ino);
+            Ok(ino)
+        })
     }
 
     /// Creates a file without a name (O_TMPFILE) and takes a lookup reference on it. The file is freed with
@@ -90,6 +104,7 @@ impl FileSystem {
         self.finish_creation(volume, None, |volume| {
             let ino = volume.create_nameless_for(dir, &new, umask)?;
             self.inodes.mark_held(ino);
+            self.pending_atimes.drop_of(ino);
             Ok(ino)
         })
     }
@@ -98,7 +113,9 @@ impl FileSystem {
     pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Result<Stat> {
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(0o777) };
         self.finish_creation(self.write_lock_for(caller)?, Some(dir), |volume| {
-            volume.symlink_for(dir, name, target, &new)
+            let ino = volume.symlink_for(dir, name, target, &new)?;
+            self.pending_atimes.drop_of(ino);
+            Ok(ino)
         })
     }
 
@@ -166,6 +183,11 @@ impl FileSystem {
             volume.rename(from_dir, from, to_dir, to, mode)
         };
         renamed.map_err(to_errno)?;
+        if leaves_whiteout {
+            if let Ok(whiteout) = volume.lookup(from_dir, from) {
+                self.pending_atimes.drop_of(whiteout);
+            }
+        }
         self.sync_names(&mut volume, [from_dir, to_dir])
     }
 
@@ -199,6 +221,21 @@ mod tests {
 
     use super::*;
     use crate::file_system::tests::{format, mounted};
+
+    #[test]
+    fn a_new_inode_does_not_get_the_pending_access_time_of_an_earlier_one() {
+        let volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "");
+        let root = volume.superblock().root_ino;
+        let fs = mounted(volume);
+        let locked = fs.quiet_write_lock().unwrap();
+        // They stay pending if the upkeep before them fails.
+        for ino in (0..100).map(Ino).filter(|ino| *ino != root) {
+            fs.pending_atimes.add(ino, f2fs::units::Time { seconds: 7, nanoseconds: 0 });
+        }
+        let made = fs.create_in(locked, (root, b"new"), &NewNode::new(0o100_644), 0).unwrap();
+        assert!(made.ino < Ino(100));
+        assert_eq!(fs.stat(made.ino).unwrap().atime.seconds, 0);
+    }
 
     #[test]
     fn a_rename_whose_whiteout_is_refused_moves_nothing() {

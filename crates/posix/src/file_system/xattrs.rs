@@ -21,7 +21,7 @@ impl FileSystem {
         if self.inodes.has_no_xattrs(ino) {
             // Programs such as ls(1) ask this for every file, and the kernel does not cache the answer.
             self.requests.fetch_add(1, Ordering::Relaxed);
-            return Err(Errno::NODATA);
+            return Err(if self.volume.is_poisoned() { Errno::IO } else { Errno::NODATA });
         }
         self.read_lock()?.get_xattr(ino, name).map_err(to_errno)
     }
@@ -30,7 +30,7 @@ impl FileSystem {
     pub fn list_xattrs(&self, caller: Caller, ino: Ino) -> Result<Vec<u8>> {
         if self.inodes.has_no_xattrs(ino) {
             self.requests.fetch_add(1, Ordering::Relaxed);
-            return Ok(Vec::new());
+            return if self.volume.is_poisoned() { Err(Errno::IO) } else { Ok(Vec::new()) };
         }
         let names = self.read_lock()?.list_xattrs(ino).map_err(to_errno)?;
         let is_trusted = |name: &[u8]| name.starts_with(b"trusted.");
