@@ -378,6 +378,12 @@ mod tests {
     }
 
     #[test]
+    fn sizes_are_in_powers_of_1024_except_with_b_alone() {
+        let cache = |text: &str| parsed(&format!("cache={text}")).unwrap().cache_bytes;
+        assert_eq!([cache("2M"), cache("2MiB"), cache("2MB")], [2 << 20, 2 << 20, 2_000_000]);
+    }
+
+    #[test]
     fn unknown_options_and_values_have_different_errors() {
         let unknown = parsed("quiet").unwrap_err();
         assert_eq!(unknown, OptionError::Unknown("quiet".into()));

@@ -240,8 +240,13 @@ fn bad_value(name: &str, value: Option<&str>) -> OptionError {
     OptionError::Value { name: name.into(), value: value.unwrap_or_default().into() }
 }
 
-/// Parses a size such as 64M or 1GiB, at least 1 MiB.
+/// Parses a size such as 64M, 1GiB (powers of 1024) or 1GB (of 1000), at least 1 MiB.
 fn parse_size(text: &str) -> Option<usize> {
-    let bytes = parse_size::Config::new().with_binary().parse_size(text).ok()?;
+    let lower = text.to_ascii_lowercase();
+    let config = match lower.ends_with('b') && !lower.ends_with("ib") {
+        true => parse_size::Config::new().with_decimal(),
+        false => parse_size::Config::new().with_binary(),
+    };
+    let bytes = config.parse_size(text).ok()?;
     usize::try_from(bytes).ok().filter(|bytes| *bytes >= 1 << 20)
 }
