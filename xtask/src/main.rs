@@ -13,6 +13,7 @@ use xtask::{
     study::real_tree,
     study::uml_kernel::{self, FileSystems},
     trial::cost,
+    trial::rescue,
     trial::soak,
     trial::torture,
     workspace,
@@ -156,6 +157,16 @@ enum Task {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Damage a volume in several ways, and count the files that `flashkit rescue`, PhotoRec and fsck.f2fs
+    /// bring back
+    Rescue {
+        /// The files on the volume, those of at most 16 MiB
+        #[arg(long, default_value = "/usr/share/doc")]
+        tree: PathBuf,
+        /// Size of the volume in MiB
+        #[arg(long, default_value_t = 512)]
+        volume_mib: u64,
+    },
     /// Count the device's writes, with our engine and with Linux's f2fs
     Cost {
         /// Length in MiB of the file that is written buffered; a tenth of it is written with fsync
@@ -249,6 +260,7 @@ fn run() -> Result<()> {
         Task::Cost { mib, volume_mib, seed, words } => {
             cost::cost(mib << 20, volume_mib << 20, seed, &words, &mut out)?;
         }
+        Task::Rescue { tree, volume_mib } => rescue::rescue(&tree, volume_mib << 20, &mut out)?,
         Task::Fsck { images } => {
             for image in images {
                 fsck_image(&image)?;

@@ -76,6 +76,8 @@ pub enum Verb {
     Quota(verbs::quota::Args),
     /// Check a volume, without writing to it.
     Fsck(verbs::fsck::Args),
+    /// Rescue the files of a damaged volume, without its checkpoint, tables or superblock.
+    Rescue(Box<verbs::rescue::Args>),
     /// Clean sections: gather their valid blocks to free whole sections.
     Gc(verbs::gc::Args),
     /// Tell the device which blocks are unused.

@@ -61,7 +61,7 @@ fn advice(error: &Error) -> Option<&'static str> {
         ),
         // With most damage in these places the volume cannot be opened, so nothing can be exported.
         Error::Corrupt { at: Place::Superblock(_) | Place::Checkpoint(_), .. } => Some(
-            "flashkit fsck lists all damage, and fsck.f2fs -f repairs it if possible; copy a truncated \
+            "flashkit rescue saves the files, and flashkit fsck lists all damage; copy a truncated \
              image again",
         ),
         Error::Corrupt { .. } => Some(

@@ -8,6 +8,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod below;
+mod carry;
 mod cli;
 mod clock;
 mod compress;

@@ -6,5 +6,6 @@ pub mod cost;
 pub mod engine;
 pub mod linux_recovery;
 pub mod ping_pong;
+pub mod rescue;
 pub mod soak;
 pub mod torture;

@@ -13,7 +13,7 @@ use super::{
 use crate::{Error, Place, Result};
 
 /// Raw bytes.
-pub(crate) mod raw {
+pub mod raw {
     use std::mem::size_of;
 
     use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U32};
@@ -21,7 +21,7 @@ pub(crate) mod raw {
     /// Start of a compressed cluster.
     #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(C)]
-    pub(crate) struct ClusterHeader {
+    pub struct ClusterHeader {
         /// Bytes of the stream that follows.
         pub length: U32,
         /// Checksum of the stream, if the file's settings ask for one.
@@ -36,7 +36,10 @@ pub(crate) mod raw {
 const HEADER_BYTES: usize = size_of::<raw::ClusterHeader>();
 
 /// Decompresses a cluster from its blocks `stored` into `content`, which must hold the whole cluster.
-pub(crate) fn decode(settings: &Compression, stored: &[u8], content: &mut [u8], at: Place) -> Result<()> {
+///
+/// # Errors
+/// [`Error::Corrupt`] at `at` if the stream is impossible, has another length, or has a wrong checksum.
+pub fn decode(settings: &Compression, stored: &[u8], content: &mut [u8], at: Place) -> Result<()> {
     let bad = |what: String| Error::corrupt(at, what);
     let Ok((header, rest)) = raw::ClusterHeader::read_from_prefix(stored) else {
         return Err(bad("a compressed cluster without blocks".into()));

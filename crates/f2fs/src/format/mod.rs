@@ -20,7 +20,7 @@ pub mod bits;
 pub mod block_size;
 pub mod casefold;
 pub mod checkpoint;
-pub(crate) mod cluster;
+pub mod cluster;
 pub mod crc;
 pub mod dentry;
 pub mod dir_hash;

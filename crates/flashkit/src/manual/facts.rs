@@ -4,7 +4,7 @@
 pub type Row = (&'static str, &'static str);
 
 /// Verbs for system administration, like mkfs(8) and mount(8).
-const ADMINISTRATION: [&str; 8] = [
+const ADMINISTRATION: [&str; 9] = [
     "flashkit-fsck",
     "flashkit-gc",
     "flashkit-mkfs",
@@ -12,6 +12,7 @@ const ADMINISTRATION: [&str; 8] = [
     "flashkit-probe",
     "flashkit-quota",
     "flashkit-quota-set",
+    "flashkit-rescue",
     "flashkit-trim",
 ];
 
@@ -33,6 +34,7 @@ pub fn exit_note(name: &str) -> Option<&'static str> {
     Some(match name {
         "flashkit-cat" => "A file that cannot be read gives 1; the others are printed.",
         "flashkit-export" => "With -k, entries that could not be exported give 1; all others were exported.",
+        "flashkit-rescue" => "Parts that could not be rescued give 1; all others were rescued.",
         "flashkit-study" => "A cell that failed, or whose volume has faults, gives 1.",
         "flashkit-bench" => "An experiment that failed gives 1.",
         "flashkit-fsck" => {
@@ -112,6 +114,9 @@ pub fn see_also(name: &str) -> &'static [(&'static str, &'static str)] {
         "flashkit-dump" => &[("flashkit-info", "1"), ("flashkit-json", "7"), ("dump.f2fs", "8")],
         "flashkit-fsck" => {
             &[("flashkit-export", "1"), ("flashkit-json", "7"), ("fsck", "8"), ("fsck.f2fs", "8")]
+        }
+        "flashkit-rescue" => {
+            &[("ddrescue", "1"), ("flashkit-export", "1"), ("flashkit-json", "7"), ("flashkit-fsck", "8")]
         }
         "flashkit-quota" | "flashkit-quota-set" => &[("repquota", "8"), ("setquota", "8")],
         "flashkit-trim" => &[("fstrim", "8")],

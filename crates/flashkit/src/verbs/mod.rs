@@ -27,6 +27,7 @@ pub mod partitions;
 pub mod probe;
 pub mod quota;
 pub mod report;
+pub mod rescue;
 pub mod rm;
 pub mod setfattr;
 pub mod stat;
@@ -47,6 +48,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Cat(args) => return cat::run(&args),
         Verb::Bench(args) => return bench::run(&args),
         Verb::Fsck(args) => return fsck::run(&args),
+        Verb::Rescue(args) => rescue::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trim(args) => trim::run(&args),
         Verb::Probe(args) => probe::run(&args),

@@ -1,0 +1,171 @@
+//! The certainty of a rescued file, and the facts behind it.
+
+use std::fmt;
+
+use f2fs::format::inode::inline;
+
+use crate::{
+    judge::{Judge, Verdict},
+    nodes::Inode,
+    pieces::Piece,
+    versions::fact,
+};
+
+/// Grade of a rescued file, from the best to the worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Grade {
+    /// Everything is there, and independent evidence confirms all of it.
+    Whole,
+    /// Everything is there, and nothing speaks against it.
+    Likely,
+    /// Everything is there, but evidence speaks against a part.
+    Doubtful,
+    /// A part of the content is lost.
+    Partial,
+    /// All content is lost.
+    Empty,
+}
+
+impl Grade {
+    /// All grades, from the best to the worst.
+    pub const ALL: [Grade; 5] = [Grade::Whole, Grade::Likely, Grade::Doubtful, Grade::Partial, Grade::Empty];
+
+    /// Returns the grade's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Grade::Whole => "whole",
+            Grade::Likely => "likely",
+            Grade::Doubtful => "doubtful",
+            Grade::Partial => "partial",
+            Grade::Empty => "empty",
+        }
+    }
+}
+
+/// Reason for the choice of an inode's version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Choice {
+    /// The NAT has its address, or it was fsynced after the checkpoint.
+    Confirmed,
+    /// It is the newest on the device; no table tells.
+    Newest,
+    /// It is an older one: the address in the NAT holds something else.
+    Older,
+    /// The file was removed.
+    Removed,
+}
+
+/// Facts about a rescued file. All counts are in blocks of the file's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Certainty {
+    /// Reason for the choice of the inode's version.
+    pub choice: Choice,
+    /// True if the checksum of the inode is wrong.
+    pub has_bad_checksum: bool,
+    /// True if the content lies in the inode.
+    pub is_inline: bool,
+    /// Blocks whose summary names the file.
+    pub agreeing: u64,
+    /// Blocks that no summary tells about.
+    pub unproven: u64,
+    /// Blocks whose summary names another owner, which does not have them.
+    pub contradicted: u64,
+    /// Blocks that another file has reused.
+    pub reused: u64,
+    /// Blocks whose addresses are lost with a node.
+    pub unmapped: u64,
+    /// Blocks past the end of the image.
+    pub missing: u64,
+}
+
+impl Certainty {
+    /// Judges a file.
+    pub(crate) fn of(judge: Judge<'_>, inode: &Inode, pieces: &[Piece]) -> Certainty {
+        let version = inode.version;
+        let choice = match version {
+            version if version.has(fact::REMOVED | fact::FREED) => Choice::Removed,
+            version if version.has(fact::CONFIRMED) => Choice::Confirmed,
+            version if version.has(fact::STALE) => Choice::Older,
+            _ => Choice::Newest,
+        };
+        let mut certainty = Certainty {
+            choice,
+            has_bad_checksum: version.has(fact::BAD_SUM),
+            is_inline: inode.node.has_inline(inline::DATA | inline::DENTRY),
+            agreeing: 0,
+            unproven: 0,
+            contradicted: 0,
+            reused: 0,
+            unmapped: 0,
+            missing: 0,
+        };
+        for piece in pieces {
+            if let Piece::Lost { blocks } = piece {
+                certainty.unmapped += blocks.end - blocks.start;
+            }
+            piece.for_each_addr(|addr, nid, index| {
+                let count = match judge.verdict(inode, addr, nid, index) {
+                    Verdict::Agreeing => &mut certainty.agreeing,
+                    Verdict::Unproven => &mut certainty.unproven,
+                    Verdict::Contradicted => &mut certainty.contradicted,
+                    Verdict::Reused => &mut certainty.reused,
+                    Verdict::Missing => &mut certainty.missing,
+                };
+                *count += 1;
+            });
+        }
+        certainty
+    }
+
+    /// Blocks that are lost.
+    #[must_use]
+    pub fn lost_blocks(&self) -> u64 {
+        self.reused + self.unmapped + self.missing
+    }
+
+    /// Returns the grade.
+    #[must_use]
+    pub fn grade(&self) -> Grade {
+        let there = self.agreeing + self.unproven + self.contradicted;
+        match self {
+            _ if self.lost_blocks() > 0 && there == 0 => Grade::Empty,
+            _ if self.lost_blocks() > 0 => Grade::Partial,
+            _ if self.has_bad_checksum || self.contradicted > 0 || self.choice == Choice::Older => {
+                Grade::Doubtful
+            }
+            _ if self.unproven > 0 || self.choice != Choice::Confirmed => Grade::Likely,
+            _ => Grade::Whole,
+        }
+    }
+}
+
+impl fmt::Display for Certainty {
+    /// Writes the reasons, separated by commas.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.choice {
+            Choice::Confirmed => "the NAT has the inode",
+            Choice::Newest => "the newest inode",
+            Choice::Older => "an older inode, the newest is lost",
+            Choice::Removed => "removed",
+        })?;
+        if self.has_bad_checksum {
+            f.write_str(", checksum wrong")?;
+        }
+        if self.is_inline {
+            f.write_str(", content in the inode")?;
+        }
+        let counts = [
+            (self.agreeing, "confirmed by the summary"),
+            (self.unproven, "without evidence"),
+            (self.contradicted, "of which the summary says otherwise"),
+            (self.reused, "reused"),
+            (self.unmapped, "lost with a node"),
+            (self.missing, "past the end of the image"),
+        ];
+        for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
+            write!(f, ", {count} {} {what}", if count == 1 { "block" } else { "blocks" })?;
+        }
+        Ok(())
+    }
+}

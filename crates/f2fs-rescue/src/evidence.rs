@@ -1,0 +1,220 @@
+//! The newest checkpoint pack, as far as it is whole, and the NAT that belongs to it.
+
+use std::{ops::Range, sync::Arc};
+
+use f2fs::{
+    Place,
+    engine::{Geometry, Io},
+    format::{
+        BLOCKS_PER_SEGMENT, TableCopy,
+        checkpoint::{AllocMode, Checkpoint, Flags, LogPosition, PackEnd, newest},
+        nat::{self, NatEntry},
+        sit::SegmentType,
+        summary::{Compact, Journal, Summary},
+        superblock::{Features, Superblock},
+    },
+    units::{BlockAddr, CheckpointVer, Nid, SegNo},
+};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    shape::Shape,
+    versions::{Versions, fact},
+};
+
+const DATA_LOGS: [SegmentType; 3] = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];
+
+/// Content of the newest pack.
+pub(crate) struct Evidence {
+    pub(crate) checkpoint: Checkpoint,
+    geometry: Geometry,
+    /// NAT entries that override the table.
+    journal: FxHashMap<u32, NatEntry>,
+    /// Summaries of the logs; `None` where the pack has none.
+    summaries: [Option<Arc<Summary>>; 6],
+}
+
+/// Statement of the NAT about a node.
+enum Entry {
+    /// Its address.
+    At(BlockAddr),
+    /// The number was used and is free.
+    Freed,
+    /// Nothing: the entry was never written, or its block is lost.
+    Unknown,
+}
+
+impl Evidence {
+    /// Reads the newest pack whose checksums are right and whose numbers are possible.
+    pub(crate) fn read(shape: &Shape) -> Option<Evidence> {
+        let (sb, _, geometry) = shape.known.as_ref()?;
+        let ends = [0, 1].map(|pack| whole(&shape.io, geometry, sb, pack));
+        let first = newest(ends[0], ends[1])?;
+        [first, 1 - first].into_iter().find_map(|pack| {
+            ends[usize::from(pack)]?;
+            Evidence::read_pack(&shape.io, sb, geometry, pack)
+        })
+    }
+
+    fn read_pack(io: &Io, sb: &Superblock, geometry: &Geometry, pack: u8) -> Option<Evidence> {
+        let size = sb.block_size.bytes();
+        let mut bytes = vec![0; size * BLOCKS_PER_SEGMENT as usize];
+        io.read(geometry.pack(pack), Place::Checkpoint(pack), &mut bytes).ok()?;
+        let checkpoint = Checkpoint::check(&bytes[..size * (1 + sb.cp_payload as usize)], sb, pack).ok()?;
+        let blocks = usize::try_from(checkpoint.pack_blocks - 1 - checkpoint.summaries_start).ok()?;
+        let summaries = &bytes[size * checkpoint.summaries_start as usize..];
+        let parts = Parts { geometry, sb, pack, checkpoint: &checkpoint, summaries };
+        let is_whole = parts.wanted_blocks() <= blocks;
+        Some(Evidence {
+            journal: if is_whole { parts.nat_journal() } else { FxHashMap::default() },
+            summaries: if is_whole { parts.log_summaries() } else { Default::default() },
+            geometry: *geometry,
+            checkpoint,
+        })
+    }
+
+    /// Segments of the logs, with their summaries.
+    pub(crate) fn log_summaries(&self) -> Vec<(SegNo, Option<Arc<Summary>>)> {
+        let logs = SegmentType::ALL.into_iter().zip(&self.summaries);
+        logs.map(|(kind, summary)| (self.checkpoint.logs[kind.index()].segment, summary.clone())).collect()
+    }
+
+    /// Lower half of the version in footers of nodes that were written after the checkpoint.
+    pub(crate) fn version(&self) -> u32 {
+        low_half(self.checkpoint.version.0)
+    }
+
+    /// Adds the statements of the NAT to the versions, which must be sorted by nid. `is_synced` returns true
+    /// for inodes that were fsynced after the checkpoint.
+    pub(crate) fn judge(&self, shape: &Shape, versions: &mut Versions, is_synced: impl Fn(u32) -> bool) {
+        let mut block: Option<(u32, Option<Box<[u8]>>)> = None;
+        let groups: Vec<Range<u32>> = versions.groups().collect();
+        for group in groups {
+            let nid = Nid(versions.get(group.start).nid);
+            let entry = self.entry(shape, nid, &mut block);
+            let mut is_known = false;
+            for at in group.clone() {
+                let version = versions.get_mut(at);
+                let is_after = version.cp == self.version() && is_synced(version.ino);
+                let is_here = matches!(entry, Entry::At(addr) if addr == version.addr());
+                if is_after || is_here {
+                    version.add(fact::CONFIRMED);
+                    is_known = true;
+                }
+            }
+            let fact = match entry {
+                Entry::Freed if !is_known => fact::FREED,
+                Entry::At(_) if !is_known => fact::STALE,
+                _ => continue,
+            };
+            group.for_each(|at| versions.get_mut(at).add_if_inode(fact));
+        }
+    }
+
+    fn entry(&self, shape: &Shape, nid: Nid, cached: &mut Option<(u32, Option<Box<[u8]>>)>) -> Entry {
+        if let Some(entry) = self.journal.get(&nid.0) {
+            return statement(*entry);
+        }
+        if nid >= self.geometry.nids_end() {
+            return Entry::Unknown;
+        }
+        let (index, slot) = nat::position(nid, shape.block_size());
+        if cached.as_ref().is_none_or(|(cached, _)| *cached != index) {
+            let addr = self.geometry.nat_block(index, TableCopy::current(&self.checkpoint.nat_bitmap, index));
+            *cached = Some((index, shape.io.read_block(addr, Place::Nat(nid)).ok()));
+        }
+        match cached {
+            Some((_, Some(block))) => statement(nat::entry(block, slot)),
+            _ => Entry::Unknown,
+        }
+    }
+}
+
+/// The lower half of a checkpoint's version: the upper half of the versions in footers may be a checksum.
+pub(crate) fn low_half(version: u64) -> u32 {
+    (version & u64::from(u32::MAX)) as u32
+}
+
+fn statement(entry: NatEntry) -> Entry {
+    match entry {
+        entry if !entry.is_free() => Entry::At(entry.addr),
+        // A number that was freed has a version.
+        NatEntry { version: 0, .. } => Entry::Unknown,
+        _ => Entry::Freed,
+    }
+}
+
+/// Returns the version of a pack whose head and copy agree.
+fn whole(io: &Io, geometry: &Geometry, sb: &Superblock, pack: u8) -> Option<CheckpointVer> {
+    let (at, start) = (Place::Checkpoint(pack), geometry.pack(pack));
+    let head = PackEnd::check(&io.read_block(start, at).ok()?, sb.block_size, pack).ok()?;
+    let copy = BlockAddr(start.0.checked_add(head.pack_blocks)? - 1);
+    let copy = PackEnd::check(&io.read_block(copy, at).ok()?, sb.block_size, pack).ok()?;
+    head.matches(&copy).then_some(head.version)
+}
+
+/// A pack, and the numbers that divide it.
+struct Parts<'a> {
+    geometry: &'a Geometry,
+    sb: &'a Superblock,
+    pack: u8,
+    checkpoint: &'a Checkpoint,
+    /// The bytes from the first summary on.
+    summaries: &'a [u8],
+}
+
+impl Parts<'_> {
+    fn is_compact(&self) -> bool {
+        self.checkpoint.flags.has(Flags::COMPACT_SUM)
+    }
+
+    /// Numbers of entries of the data logs that the compact form stores.
+    fn entries(&self) -> [usize; 3] {
+        DATA_LOGS.map(|kind| match self.checkpoint.logs[kind.index()] {
+            LogPosition { mode: AllocMode::Ssr, .. } => BLOCKS_PER_SEGMENT as usize,
+            LogPosition { offset, .. } => usize::from(offset),
+        })
+    }
+
+    fn data_blocks(&self) -> usize {
+        match self.is_compact() {
+            true => self.geometry.summary.compact_blocks(self.entries().iter().sum()),
+            false => DATA_LOGS.len(),
+        }
+    }
+
+    fn wanted_blocks(&self) -> usize {
+        self.data_blocks() + 3 * usize::from(self.checkpoint.has_node_summaries())
+    }
+
+    fn nat_journal(&self) -> FxHashMap<u32, NatEntry> {
+        let layout = self.geometry.summary;
+        let bytes = match self.is_compact() {
+            true => &self.summaries[..layout.journal_bytes()],
+            false => Summary::journal_of(self.summaries, layout),
+        };
+        let entries = Journal::parse_nat(bytes, layout, self.pack).unwrap_or_default();
+        entries.into_iter().map(|(nid, entry)| (nid.0, entry)).collect()
+    }
+
+    fn log_summaries(&self) -> [Option<Arc<Summary>>; 6] {
+        if self.sb.features.has(Features::RO) {
+            return Default::default();
+        }
+        let (layout, size) = (self.geometry.summary, self.sb.block_size.bytes());
+        let block = |n: usize| &self.summaries[n * size..(n + 1) * size];
+        let blocks = self.data_blocks();
+        let data = match self.is_compact() {
+            true => Compact::parse(&self.summaries[..blocks * size], layout, self.entries()).summaries,
+            false => [0, 1, 2].map(|n| Summary::parse(block(n), layout)),
+        };
+        let nodes = match self.checkpoint.has_node_summaries() {
+            true => [0, 1, 2].map(|n| Some(Summary::parse(block(blocks + n), layout))),
+            false => [None, None, None],
+        };
+        // The footer of a log's summary in the compact form does not exist.
+        let [a, b, c] = data.map(|summary| Some(Arc::new(Summary { is_node: false, ..summary })));
+        let [d, e, f] = nodes.map(|summary| summary.map(|it| Arc::new(Summary { is_node: true, ..it })));
+        [a, b, c, d, e, f]
+    }
+}

@@ -1,0 +1,142 @@
+//! Inference of a volume's shape from its inodes, where no superblock is left.
+//!
+//! The footer of a node holds the address that its log was going to write next. That is nearly always the
+//! address after the node's own, so the nodes of an image tell where its volume starts. Inodes tell which
+//! features change their layout.
+
+use std::sync::Arc;
+
+use block::Device;
+use f2fs::{
+    format::block_size::INODE_HEAD_BYTES,
+    format::{
+        BlockSize,
+        inode::{EXTRA_BYTES_MAX, EXTRA_BYTES_MIN, LOG_CLUSTER_BLOCKS, flag, inline, raw::ExtraAttributes},
+        node::NodeFooter,
+        superblock::Features,
+    },
+};
+use rustc_hash::FxHashMap;
+use zerocopy::FromBytes;
+
+use crate::raw_node::{self, Limits};
+
+/// Bytes of one sample: a multiple of every block size.
+const SAMPLE_BYTES: usize = 1 << 20;
+/// Samples of the first pass over the device.
+const SAMPLES: u64 = 512;
+/// Inodes that are enough to decide.
+const ENOUGH_INODES: u64 = 64;
+
+/// Inferred shape of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Inferred {
+    pub(crate) block_size: BlockSize,
+    /// Byte of the device at which the volume starts; negative if its beginning is missing.
+    pub(crate) start: i64,
+    /// The features that change the layout of inodes.
+    pub(crate) features: Features,
+}
+
+/// Infers the shape of the volume on a device. `None` if there are no inodes.
+pub(crate) fn infer(device: &Arc<dyn Device>, block_size: Option<BlockSize>) -> Option<Inferred> {
+    let chunks = device.geometry().size_bytes.div_ceil(SAMPLE_BYTES as u64);
+    let step = chunks.div_ceil(SAMPLES).max(1);
+    let sizes = block_size.map_or(vec![BlockSize::B4K, BlockSize::B16K], |size| vec![size]);
+    let mut tallies: Vec<Tally> = sizes.into_iter().map(Tally::new).collect();
+    // The whole device is read only if the samples do not contain enough inodes.
+    for first in 0..step {
+        for chunk in (first..chunks).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
+            sample(device, chunk * SAMPLE_BYTES as u64, &mut tallies);
+        }
+        if tallies.iter().any(|tally| tally.inodes >= ENOUGH_INODES) {
+            break;
+        }
+    }
+    let best = tallies.into_iter().max_by_key(|tally| tally.inodes)?;
+    (best.inodes > 0).then(|| best.conclude())
+}
+
+fn sample(device: &Arc<dyn Device>, at: u64, tallies: &mut [Tally]) {
+    let length = (device.geometry().size_bytes - at).min(SAMPLE_BYTES as u64);
+    let mut bytes = vec![0; usize::try_from(length).expect("a sample fits into memory")];
+    if device.read(at, &mut bytes).is_err() {
+        return;
+    }
+    for tally in tallies {
+        let size = tally.block_size.bytes();
+        let limits = Limits::of_image(device.geometry().size_bytes / size as u64);
+        for (n, block) in bytes.chunks_exact(size).enumerate() {
+            if let Some(footer) = raw_node::footer(block, tally.block_size, limits) {
+                if footer.is_inode() {
+                    tally.inode(at / size as u64 + n as u64, &footer, block);
+                }
+            }
+        }
+    }
+}
+
+/// Counts of one block size.
+struct Tally {
+    block_size: BlockSize,
+    inodes: u64,
+    /// Inodes with extra attributes of a possible size, with a size of inline xattrs, with a time of
+    /// creation, with settings of compression.
+    extra: u64,
+    flexible: u64,
+    crtime: u64,
+    compressed: u64,
+    /// Inodes that vote for a distance between address and position, in blocks.
+    votes: FxHashMap<i64, u64>,
+}
+
+impl Tally {
+    fn new(block_size: BlockSize) -> Tally {
+        let votes = FxHashMap::default();
+        Tally { block_size, inodes: 0, extra: 0, flexible: 0, crtime: 0, compressed: 0, votes }
+    }
+
+    fn inode(&mut self, position: u64, footer: &NodeFooter, block: &[u8]) {
+        self.inodes += 1;
+        if footer.next_addr.is_real() {
+            let distance = i64::from(footer.next_addr.0) - 1 - i64::try_from(position).unwrap_or(i64::MAX);
+            *self.votes.entry(distance).or_default() += 1;
+        }
+        let head = raw_node::head(block);
+        let Ok((extra, _)) = ExtraAttributes::ref_from_prefix(&block[INODE_HEAD_BYTES..]) else { return };
+        let bytes = usize::from(extra.extra_isize.get());
+        if head.inline & inline::EXTRA_ATTR == 0 || !(EXTRA_BYTES_MIN..=EXTRA_BYTES_MAX).contains(&bytes) {
+            return;
+        }
+        self.extra += 1;
+        self.flexible += u64::from(extra.inline_xattr_words.get() != 0);
+        self.crtime += u64::from(bytes >= CRTIME_END && extra.crtime.get() != 0);
+        let is_compressed = head.flags.get() & flag::COMPRESS != 0
+            && bytes == EXTRA_BYTES_MAX
+            && LOG_CLUSTER_BLOCKS.contains(&extra.log_cluster_size);
+        self.compressed += u64::from(is_compressed);
+    }
+
+    fn conclude(self) -> Inferred {
+        let mut features = Features::default().with(Features::CASEFOLD);
+        // A few blocks may look like inodes by chance or come from another volume.
+        if self.extra * 8 >= self.inodes {
+            features = features.with(Features::EXTRA_ATTR);
+            let found = [
+                (self.flexible * 8 >= self.extra, Features::FLEXIBLE_INLINE_XATTR),
+                (self.crtime * 2 >= self.extra, Features::INODE_CRTIME),
+                (self.compressed > 0, Features::COMPRESSION),
+            ];
+            features =
+                found.iter().filter(|(is_on, _)| *is_on).fold(features, |all, (_, one)| all.with(*one));
+        }
+        let winner = self.votes.iter().max_by_key(|(distance, votes)| (**votes, -distance.abs()));
+        let distance =
+            winner.filter(|(_, votes)| **votes * 4 >= self.inodes).map_or(0, |(distance, _)| *distance);
+        let start = -distance.saturating_mul(1 << self.block_size.log());
+        Inferred { block_size: self.block_size, start, features }
+    }
+}
+
+/// End of the time of creation in the extra attributes.
+const CRTIME_END: usize = 24;

@@ -1,0 +1,62 @@
+//! The verdict on one block of a file.
+
+use f2fs::units::{BlockAddr, Nid};
+
+use crate::{
+    claims::Claims,
+    nodes::{Inode, Nodes},
+    summaries::{Owned, Summaries},
+    versions::fact,
+};
+
+/// Meaning of a summary that names another owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OtherOwner {
+    /// The summary may be damaged: a file that is there keeps its block.
+    Doubt,
+    /// The block belongs to its last writer: the file is a past one.
+    Reuse,
+}
+
+/// Verdict on a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The summary names the file.
+    Agreeing,
+    /// No summary tells.
+    Unproven,
+    /// The summary names another owner, which does not have it.
+    Contradicted,
+    /// Another file has reused it.
+    Reused,
+    /// It is past the end of the image.
+    Missing,
+}
+
+/// The evidence on blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct Judge<'a> {
+    pub(crate) nodes: Nodes<'a>,
+    pub(crate) summaries: &'a Summaries,
+    pub(crate) claims: &'a Claims,
+    pub(crate) other_owner: OtherOwner,
+}
+
+impl Judge<'_> {
+    /// Judges a block that address `index` of node `nid` of an inode names.
+    pub(crate) fn verdict(&self, inode: &Inode, addr: BlockAddr, nid: Nid, index: u16) -> Verdict {
+        let is_past = self.other_owner == OtherOwner::Reuse || inode.version.has(fact::REMOVED | fact::FREED);
+        if !self.nodes.shape.contains(addr) {
+            return Verdict::Missing;
+        }
+        if self.claims.is_of_another(inode, addr, nid, index) {
+            return Verdict::Reused;
+        }
+        match self.summaries.owner(self.nodes.shape, addr) {
+            None => Verdict::Unproven,
+            Some(Owned::Data(owner)) if owner.nid == nid && owner.offset == index => Verdict::Agreeing,
+            Some(_) if is_past => Verdict::Reused,
+            Some(_) => Verdict::Contradicted,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Reading of nodes by their versions.
+
+use std::ops::Range;
+
+use f2fs::{
+    Error, Place, Result,
+    format::{NodeBlock, node::NodeFooter},
+    units::{Ino, Nid},
+};
+
+use crate::{
+    shape::Shape,
+    versions::{Version, Versions, fact},
+};
+
+/// An inode in one of its versions.
+pub(crate) struct Inode {
+    pub(crate) node: NodeBlock,
+    pub(crate) version: Version,
+    /// Nodes of the file were written before this checkpoint, if the number was used again later.
+    pub(crate) until: u32,
+}
+
+impl Inode {
+    pub(crate) fn ino(&self) -> Ino {
+        self.node.ino()
+    }
+}
+
+/// The nodes of a volume.
+#[derive(Clone, Copy)]
+pub(crate) struct Nodes<'a> {
+    pub(crate) shape: &'a Shape,
+    pub(crate) versions: &'a Versions,
+}
+
+impl Nodes<'_> {
+    /// Reads an inode, by the index of its version.
+    pub(crate) fn inode(&self, index: u32) -> Result<Inode> {
+        let version = *self.versions.get(index);
+        let group = self.versions.group(Nid(version.nid));
+        let others = group.map(|at| self.versions.get(at));
+        let later = others.filter(|other| other.generation != version.generation && other.cp > version.cp);
+        let until = later.map(|other| other.cp).min().unwrap_or(u32::MAX);
+        Ok(Inode { node: self.read(&version)?, version, until })
+    }
+
+    /// Reads the version of an inode that counts.
+    pub(crate) fn current(&self, ino: Ino) -> Result<Inode> {
+        let index = self.versions.current(ino).ok_or(Error::NotFound)?;
+        self.inode(index)
+    }
+
+    /// Reads a further node of a file.
+    pub(crate) fn child(&self, inode: &Inode, nid: Nid, offset: u32) -> Result<NodeBlock> {
+        let version = self.versions.find(nid, inode.ino(), offset, inode.until);
+        let version =
+            version.ok_or_else(|| Error::corrupt(Place::Inode(inode.ino()), format!("{nid} is lost")))?;
+        self.read(&version)
+    }
+
+    /// Reads the nodes of a file whose parent is lost, by their offsets: the best version of each.
+    pub(crate) fn without_parent(&self, inode: &Inode, offsets: Range<u32>) -> Vec<NodeBlock> {
+        let mut found: Vec<NodeBlock> = Vec::new();
+        for version in self.versions.nodes_of(inode.ino(), offsets) {
+            let is_new = found.last().is_none_or(|last| last.footer().offset != version.offset());
+            if is_new && version.cp <= inode.until {
+                found.extend(self.read(version));
+            }
+        }
+        found
+    }
+
+    fn read(&self, version: &Version) -> Result<NodeBlock> {
+        let (nid, ino, addr) = (Nid(version.nid), Ino(version.ino), version.addr());
+        let bytes = self.shape.io.read_block(addr, Place::Node(nid, addr))?;
+        if NodeFooter::of(&bytes).offset != version.offset() {
+            return Err(Error::corrupt(Place::Node(nid, addr), "the block changes while it is read"));
+        }
+        let format = match self.shape.strict {
+            Some(strict) if !version.has(fact::BAD_SUM) => strict,
+            _ => self.shape.lenient,
+        };
+        NodeBlock::check(format, bytes, nid, ino, addr)
+    }
+}

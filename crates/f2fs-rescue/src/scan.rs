@@ -1,0 +1,152 @@
+//! The scan of a device for node blocks.
+
+use f2fs::{
+    Place,
+    format::{FileType, NodeBlock, node::NodeFooter},
+    units::BlockAddr,
+};
+use rustc_hash::FxHashSet;
+
+use crate::{
+    Map, Progress, Stage, Status,
+    evidence::{Evidence, low_half},
+    raw_node,
+    shape::Shape,
+    summaries::{Owned, Summaries},
+    versions::{InodeFacts, Version, Versions, fact},
+};
+
+/// Bytes of one request.
+const RUN_BYTES: usize = 1 << 20;
+/// Versions of a node that are kept when there are too many.
+const KEPT: usize = 2;
+
+/// Result of a scan.
+#[derive(Default)]
+pub(crate) struct Scanned {
+    pub(crate) versions: Versions,
+    /// Inodes with a node that was fsynced after the checkpoint.
+    pub(crate) synced: FxHashSet<u32>,
+    /// The parts of the device that were read.
+    pub(crate) map: Map,
+    /// Blocks that could not be read.
+    pub(crate) unreadable_blocks: u64,
+    /// Newest version of a checkpoint in a footer.
+    pub(crate) newest: u32,
+    /// True if the table of versions was full.
+    pub(crate) is_thinned: bool,
+}
+
+/// The scan.
+pub(crate) struct Scan<'a> {
+    pub(crate) shape: &'a Shape,
+    pub(crate) evidence: Option<&'a Evidence>,
+    pub(crate) summaries: &'a Summaries,
+    /// Only versions of this checkpoint and of older ones count.
+    pub(crate) as_of: Option<u32>,
+    /// Parts of the device that are known to be bad.
+    pub(crate) map: &'a Map,
+    /// Maximum number of versions.
+    pub(crate) versions_max: usize,
+}
+
+impl Scan<'_> {
+    /// Reads the device, and collects every block that looks like a node.
+    pub(crate) fn run(&self, progress: &mut dyn FnMut(Progress)) -> Scanned {
+        let mut scanned = Scanned::default();
+        let size = self.shape.block_size().bytes();
+        let step = (RUN_BYTES / size) as u64;
+        let mut buffer = vec![0; RUN_BYTES];
+        let blocks = self.shape.blocks.clone();
+        let total_bytes = (blocks.end - blocks.start) * size as u64;
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let done_bytes = (at - blocks.start) * size as u64;
+            progress(Progress { stage: Stage::Scan, done_bytes, total_bytes });
+            let count = step.min(blocks.end - at);
+            let first = BlockAddr(u32::try_from(at).expect("addresses have 32 bits"));
+            self.read(first, &mut buffer[..count as usize * size], &mut scanned);
+            at += count;
+        }
+        progress(Progress { stage: Stage::Scan, done_bytes: total_bytes, total_bytes });
+        scanned
+    }
+
+    /// Reads a run of blocks. A run that cannot be read is halved, down to single blocks.
+    fn read(&self, first: BlockAddr, buffer: &mut [u8], scanned: &mut Scanned) {
+        let size = self.shape.block_size().bytes();
+        let count = buffer.len() / size;
+        let start = (u64::from(first.0) * size as u64).saturating_add_signed(self.shape.start);
+        let bytes = start..start + buffer.len() as u64;
+        let is_bad = self.map.is_bad(&bytes);
+        if !is_bad && self.shape.io.read(first, Place::Block(first), buffer).is_ok() {
+            scanned.map.skip_to(bytes.start);
+            scanned.map.push(bytes, Status::Read);
+            for (addr, block) in (first.0..).zip(buffer.chunks_exact(size)) {
+                self.block(BlockAddr(addr), block, scanned);
+            }
+        } else if count == 1 {
+            scanned.map.skip_to(bytes.start);
+            scanned.map.push(bytes, Status::Bad);
+            scanned.unreadable_blocks += 1;
+        } else {
+            let (left, right) = buffer.split_at_mut(count / 2 * size);
+            self.read(first, left, scanned);
+            self.read(BlockAddr(first.0 + (count / 2) as u32), right, scanned);
+        }
+    }
+
+    fn block(&self, addr: BlockAddr, bytes: &[u8], scanned: &mut Scanned) {
+        let shape = self.shape;
+        let Some(footer) = raw_node::footer(bytes, shape.block_size(), shape.limits) else { return };
+        let cp = low_half(footer.cp_ver);
+        if self.as_of.is_some_and(|version| cp >= version) {
+            return;
+        }
+        let Some(mut version) = self.version(addr, &footer, bytes, cp) else { return };
+        match self.summaries.owner(shape, addr) {
+            Some(Owned::Node(owner)) if owner.nid == footer.nid => {}
+            Some(_) => version.add(fact::DENIED),
+            None => {}
+        }
+        if footer.fsync {
+            let is_after = |evidence: &Evidence| evidence.checkpoint.is_written_after(footer.cp_ver);
+            if self.evidence.is_some_and(is_after) {
+                scanned.synced.insert(footer.ino.0);
+            }
+        }
+        scanned.newest = scanned.newest.max(cp);
+        scanned.versions.push(version);
+        if scanned.versions.len() >= self.versions_max {
+            scanned.is_thinned = true;
+            scanned.versions.thin(KEPT);
+            if scanned.versions.len() > self.versions_max / 2 {
+                scanned.versions.thin(1);
+            }
+        }
+    }
+
+    /// Makes a version of a block; `None` if an inode's layout is impossible.
+    fn version(&self, addr: BlockAddr, footer: &NodeFooter, bytes: &[u8], cp: u32) -> Option<Version> {
+        if !footer.is_inode() {
+            return Some(Version::node(footer.nid, footer.ino, footer.offset, addr, cp));
+        }
+        let check = |format| NodeBlock::check(format, bytes.into(), footer.nid, footer.ino, addr);
+        let is_sound = self.shape.strict.is_none_or(|format| check(format).is_ok());
+        if !is_sound || self.shape.strict.is_none() {
+            check(self.shape.lenient).ok()?;
+        }
+        let head = raw_node::head(bytes);
+        let facts = InodeFacts {
+            kind: FileType::from_mode(head.mode.get())?,
+            ctime: low_half(head.ctime.get() as u64),
+            generation: head.generation.get(),
+            pino: head.pino.get(),
+        };
+        let mut version = Version::inode(footer.ino, facts, addr, cp);
+        if !is_sound {
+            version.add(fact::BAD_SUM);
+        }
+        Some(version)
+    }
+}

@@ -1,0 +1,125 @@
+//! The geometry of a volume, from a superblock or by inference.
+
+use std::sync::Arc;
+
+use block::Device;
+use f2fs::{
+    Error, Result,
+    engine::{Geometry, Io, read_superblock},
+    format::{
+        BlockSize,
+        node::NodeFormat,
+        superblock::{Features, Superblock},
+    },
+    units::{BlockAddr, Ino},
+};
+
+use crate::{
+    inference::{self, Inferred},
+    raw_node::Limits,
+    rescue::Options,
+    view::View,
+};
+
+/// Inode of the root directory on every volume.
+const ROOT: Ino = Ino(3);
+/// Bytes of the largest volume that Linux mounts: 16 TiB.
+const VOLUME_BYTES_MAX: u64 = 16 << 40;
+
+/// Place and layout of a volume.
+pub(crate) struct Shape {
+    /// The blocks of the volume, by their addresses.
+    pub(crate) io: Io,
+    /// Layout of nodes, without the feature inode_checksum: the checksum is judged separately.
+    pub(crate) lenient: NodeFormat,
+    /// The layout with the checksum, if the volume has checksums and the UUID is known.
+    pub(crate) strict: Option<NodeFormat>,
+    /// The superblock with the number of its copy, and its geometry.
+    pub(crate) known: Option<(Superblock, u8, Geometry)>,
+    /// Numbers that no node exceeds.
+    pub(crate) limits: Limits,
+    /// Blocks that may be nodes or data and lie on the device.
+    pub(crate) blocks: std::ops::Range<u64>,
+    /// Byte of the device at which the volume starts.
+    pub(crate) start: i64,
+}
+
+impl Shape {
+    /// Finds the volume on a device.
+    ///
+    /// # Errors
+    /// [`Error::NotF2fs`] if there is neither a superblock nor an inode.
+    pub(crate) fn find(device: &Arc<dyn Device>, options: &Options) -> Result<Shape> {
+        let given = i64::try_from(options.offset_bytes.unwrap_or(0))
+            .map_err(|_| Error::Invalid("the offset is larger than a device".into()))?;
+        if let Some(shape) = Shape::of_superblock(device, given) {
+            return Ok(shape);
+        }
+        let size = options.block_size;
+        let inferred = inference::infer(device, size).ok_or_else(|| {
+            Error::NotF2fs("neither superblock has survived, and there are no inodes".into())
+        })?;
+        let start = if options.offset_bytes.is_some() { given } else { inferred.start };
+        // The second copy of the superblock may be there although the first block is missing.
+        Ok(Shape::of_superblock(device, start)
+            .unwrap_or_else(|| Shape::of_inodes(device, Inferred { start, ..inferred })))
+    }
+
+    fn of_superblock(device: &Arc<dyn Device>, start: i64) -> Option<Shape> {
+        let view = Arc::new(View::new(device.clone(), start));
+        let (sb, copy) = read_superblock(&*view, VOLUME_BYTES_MAX).ok()?;
+        let geometry = Geometry::of(&sb);
+        let format = NodeFormat::of(&sb);
+        let without = Features(sb.features.0 & !Features::INODE_CHECKSUM.0);
+        let limits = Limits { nids_end: geometry.nids_end().0, blocks_end: sb.main.end() };
+        let main = u64::from(sb.main.start.0)..sb.main.end();
+        let has_checksums = sb.features.has(Features::INODE_CHECKSUM);
+        Some(Shape {
+            blocks: on_device(&view, sb.block_size, main),
+            io: Io::new(view, sb.block_size),
+            lenient: NodeFormat { features: without, ..format },
+            strict: has_checksums.then_some(format),
+            known: Some((sb, copy, geometry)),
+            limits,
+            start,
+        })
+    }
+
+    fn of_inodes(device: &Arc<dyn Device>, inferred: Inferred) -> Shape {
+        let Inferred { block_size, start, features } = inferred;
+        let view = Arc::new(View::new(device.clone(), start));
+        let blocks = view.geometry().size_bytes.div_ceil(block_size.bytes() as u64);
+        let limits = Limits::of_image(blocks);
+        Shape {
+            blocks: on_device(&view, block_size, 1..limits.blocks_end),
+            io: Io::new(view, block_size),
+            lenient: NodeFormat::new(block_size, features, &[0; 16]),
+            strict: None,
+            known: None,
+            limits,
+            start,
+        }
+    }
+
+    /// Inode of the root directory.
+    pub(crate) fn root(&self) -> Ino {
+        self.known.as_ref().map_or(ROOT, |(sb, ..)| sb.root_ino)
+    }
+
+    /// Size of a block.
+    pub(crate) fn block_size(&self) -> BlockSize {
+        self.lenient.block_size
+    }
+
+    /// Returns true if a block may hold data and lies on the device.
+    pub(crate) fn contains(&self, addr: BlockAddr) -> bool {
+        self.blocks.contains(&u64::from(addr.0))
+    }
+}
+
+/// The blocks of a range that lie on the device as a whole.
+fn on_device(view: &View, size: BlockSize, blocks: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let end = (view.geometry().size_bytes >> size.log()).min(blocks.end).min(u64::from(u32::MAX - 1));
+    let first = view.first_byte().div_ceil(size.bytes() as u64).max(blocks.start);
+    first..end.max(first)
+}

@@ -1,0 +1,269 @@
+//! The rescued tree as a source for [`f2fs_tree::export`].
+
+use std::collections::VecDeque;
+
+use f2fs::{
+    Error, Result,
+    format::{FileType, inode::advise},
+    units::Nid,
+};
+use f2fs_tree::{Entry, Kind, Metadata, Run, Source, Xattr};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    Selection,
+    content::Content,
+    nodes::Inode,
+    pieces::Piece,
+    rescue::Rescue,
+    walk::{Found, Step, Walk},
+};
+
+/// Callback for each rescued inode.
+type Observer<'a> = Box<dyn FnMut(&Found) + 'a>;
+
+/// A source of the rescued tree. Parts that are lost are [`Error::Lost`], and the export continues after
+/// them.
+pub struct RescueSource<'a> {
+    rescue: &'a Rescue,
+    selection: Selection,
+    walk: Walk<'a>,
+    observer: Observer<'a>,
+    /// First paths of inodes with several names.
+    links: FxHashMap<u32, Vec<u8>>,
+    losses: VecDeque<Error>,
+    ready: Option<Entry>,
+    open: Option<OpenFile>,
+    /// Inode of the last entry, if the entry is the first name of several.
+    first_of: Option<u32>,
+}
+
+/// The last entry, which is a file.
+struct OpenFile {
+    path: Vec<u8>,
+    inode: Inode,
+    /// Remaining pieces, the next one last.
+    pieces: Vec<Piece>,
+    /// Content of a file in its inode, until it is returned.
+    inline: Option<Vec<u8>>,
+    /// Content of a cluster: its offset in the file, its bytes, and how many were returned.
+    cluster: Option<(u64, Vec<u8>, usize)>,
+}
+
+impl<'a> RescueSource<'a> {
+    /// Makes a source of a whole tree. `observer` gets every rescued inode before its entry is returned.
+    pub fn new(
+        rescue: &'a Rescue,
+        selection: Selection,
+        observer: impl FnMut(&Found) + 'a,
+    ) -> RescueSource<'a> {
+        RescueSource {
+            rescue,
+            selection,
+            walk: Walk::new(rescue, selection),
+            observer: Box::new(observer),
+            links: FxHashMap::default(),
+            losses: VecDeque::new(),
+            ready: None,
+            open: None,
+            first_of: None,
+        }
+    }
+
+    /// Prepares the next entry or a loss. Returns false at the end.
+    fn advance(&mut self) -> bool {
+        match self.walk.next() {
+            None => return false,
+            Some(Err(error)) => self.losses.push_back(error),
+            Some(Ok(step)) => {
+                (self.observer)(&step.found);
+                let path = step.found.path.clone();
+                match self.entry(step) {
+                    Ok((kind, meta)) => self.ready = Some(Entry { path, kind, meta }),
+                    Err(error) => self.losses.push_back(Error::lost(&path, error)),
+                }
+            }
+        }
+        true
+    }
+
+    fn entry(&mut self, step: Step) -> Result<(Kind, Metadata)> {
+        let found = step.found;
+        let Some((inode, pieces)) = step.inode else {
+            return Ok((Kind::Directory, metadata(&found, Vec::new())));
+        };
+        let ino = inode.ino().0;
+        let is_shared = found.links > 1 && found.kind != FileType::Directory;
+        if let Some(to) = self.links.get(&ino).filter(|_| is_shared) {
+            return Ok((Kind::HardLink { to: to.clone() }, metadata(&found, Vec::new())));
+        }
+        let content = Content { judge: self.rescue.judge(self.selection), inode: &inode };
+        let (xattrs, damage) = content.xattrs();
+        let device = inode.node.device_number().unwrap_or_default();
+        let kind = match found.kind {
+            FileType::Directory => Kind::Directory,
+            FileType::Symlink => Kind::Symlink { target: content.target(&pieces)? },
+            FileType::CharDevice => Kind::CharDevice(device),
+            FileType::BlockDevice => Kind::BlockDevice(device),
+            FileType::Fifo => Kind::Fifo,
+            FileType::Socket => Kind::Socket,
+            FileType::Regular => self.file(&found, inode, pieces)?,
+        };
+        self.losses.extend(damage.into_iter().map(|error| Error::lost(&found.path, error)));
+        if is_shared {
+            self.links.insert(ino, found.path.clone());
+            self.first_of = Some(ino);
+        }
+        Ok((kind, metadata(&found, xattrs)))
+    }
+
+    fn file(&mut self, found: &Found, inode: Inode, mut pieces: Vec<Piece>) -> Result<Kind> {
+        if inode.node.has_advise(advise::ENCRYPT) {
+            return Err(Error::NoKey);
+        }
+        let log = self.rescue.shape.block_size().log();
+        let content = Content { judge: self.rescue.judge(self.selection), inode: &inode };
+        let inline = content.inline().filter(|bytes| !bytes.is_empty()).map(<[u8]>::to_vec);
+        let cluster = inode.node.layout().cluster_blocks() as u64;
+        let ranges = pieces.iter().filter_map(|piece| match piece {
+            Piece::Data { block, addrs, .. } => Some((*block, addrs.len() as u64)),
+            Piece::Cluster { block, .. } => Some((*block, cluster)),
+            Piece::Lost { .. } => None,
+        });
+        let bytes = ranges.map(|(block, count)| block << log..((block + count) << log).min(found.size));
+        let data: Vec<_> = inline.iter().map(|bytes| 0..bytes.len() as u64).chain(bytes).collect();
+        pieces.reverse();
+        self.open = Some(OpenFile { path: found.path.clone(), inode, pieces, inline, cluster: None });
+        Ok(Kind::File { size: found.size, data: Some(merged(data)) })
+    }
+}
+
+/// Merges ranges that follow each other.
+fn merged(ranges: Vec<std::ops::Range<u64>>) -> Vec<std::ops::Range<u64>> {
+    let mut all: Vec<std::ops::Range<u64>> = Vec::new();
+    for range in ranges {
+        match all.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => all.push(range),
+        }
+    }
+    all
+}
+
+impl Source for RescueSource<'_> {
+    fn next_entry(&mut self) -> Result<Option<Entry>> {
+        if self.ready.is_none() {
+            (self.open, self.first_of) = (None, None);
+        }
+        loop {
+            if let Some(error) = self.losses.pop_front() {
+                return Err(error);
+            }
+            if let Some(entry) = self.ready.take() {
+                return Ok(Some(entry));
+            }
+            if !self.advance() {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<Run>> {
+        let Some(file) = &mut self.open else { return Ok(None) };
+        file.next_run(self.rescue, self.selection, buf)
+    }
+
+    fn refused(&mut self) {
+        if let Some(ino) = self.first_of.take() {
+            self.links.remove(&ino);
+        }
+    }
+}
+
+impl OpenFile {
+    fn next_run(&mut self, rescue: &Rescue, selection: Selection, buf: &mut [u8]) -> Result<Option<Run>> {
+        let log = rescue.shape.block_size().log();
+        let size = self.inode.node.head().size.get();
+        if let Some(inline) = self.inline.take() {
+            let length = inline.len().min(buf.len());
+            buf[..length].copy_from_slice(&inline[..length]);
+            return Ok(Some(Run { offset: 0, length }));
+        }
+        if let Some(run) = self.cluster_run(size, buf) {
+            return Ok(Some(run));
+        }
+        let content = Content { judge: rescue.judge(selection), inode: &self.inode };
+        match self.pieces.pop() {
+            None => Ok(None),
+            Some(Piece::Lost { blocks }) => {
+                let place = f2fs::Place::File(self.inode.ino(), blocks.start);
+                let error = Error::corrupt(place, "the node with its address is lost");
+                Err(self.lost(blocks.start << log..(blocks.end << log).min(size), error))
+            }
+            Some(Piece::Cluster { block, addrs, nid, index }) => {
+                let cluster = self.inode.node.layout().cluster_blocks() as u64;
+                match content.read_cluster(block, &addrs, nid, index) {
+                    Ok(bytes) => {
+                        self.cluster = Some((block << log, bytes, 0));
+                        Ok(self.cluster_run(size, buf))
+                    }
+                    Err(error) => Err(self.lost(block << log..((block + cluster) << log).min(size), error)),
+                }
+            }
+            Some(Piece::Data { block, addrs, nid, index }) => {
+                let read = content.read_run(block, addrs.clone(), nid, index, buf);
+                let count = *read.as_ref().unwrap_or(&1);
+                self.put_back(block, addrs, nid, index, count);
+                let offset = block << log;
+                let end = ((block + count as u64) << log).min(size);
+                match read {
+                    Ok(_) => Ok(Some(Run { offset, length: (end - offset) as usize })),
+                    Err(error) => Err(self.lost(offset..end, error)),
+                }
+            }
+        }
+    }
+
+    /// Keeps the rest of a piece, after its first `count` blocks.
+    fn put_back(&mut self, block: u64, addrs: std::ops::Range<u32>, nid: Nid, index: u16, count: usize) {
+        let start = addrs.start + count as u32;
+        if start < addrs.end {
+            let (block, index) = (block + count as u64, index + count as u16);
+            self.pieces.push(Piece::Data { block, addrs: start..addrs.end, nid, index });
+        }
+    }
+
+    /// Returns the next part of the current cluster.
+    fn cluster_run(&mut self, size: u64, buf: &mut [u8]) -> Option<Run> {
+        let (offset, bytes, done) = self.cluster.as_mut()?;
+        let start = *offset + *done as u64;
+        let left =
+            (bytes.len() - *done).min(usize::try_from(size.saturating_sub(start)).unwrap_or(usize::MAX));
+        let length = left.min(buf.len());
+        if length == 0 {
+            self.cluster = None;
+            return None;
+        }
+        buf[..length].copy_from_slice(&bytes[*done..*done + length]);
+        *done += length;
+        Some(Run { offset: start, length })
+    }
+
+    fn lost(&self, bytes: std::ops::Range<u64>, error: Error) -> Error {
+        Error::Lost { path: self.path.clone(), bytes: Some(bytes), source: Box::new(error) }
+    }
+}
+
+fn metadata(found: &Found, xattrs: Vec<Xattr>) -> Metadata {
+    Metadata {
+        permissions: found.mode & 0o7777,
+        uid: found.uid,
+        gid: found.gid,
+        mtime: found.mtime,
+        atime: Some(found.atime),
+        ctime: Some(found.ctime),
+        xattrs,
+        names: Default::default(),
+        host: None,
+    }
+}

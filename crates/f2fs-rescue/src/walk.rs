@@ -1,0 +1,372 @@
+//! The walk through the rescued tree, depth first, with names in byte order.
+
+use std::collections::BTreeSet;
+
+use f2fs::{
+    Error,
+    format::FileType,
+    units::{Ino, Time},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    Certainty,
+    directory::{Listing, Name, nameless, own_name},
+    nodes::Inode,
+    pieces::{Piece, pieces},
+    rescue::Rescue,
+};
+
+/// Selection of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selection {
+    /// What the volume has.
+    Present,
+    /// What was removed from it, at its former places, and the directories above.
+    Removed,
+}
+
+/// Name of the directory for inodes whose directory is lost.
+const LOST_FOUND: &[u8] = b"lost+found";
+/// Bytes of the longest path. A directory below it moves to lost+found.
+const PATH_BYTES_MAX: usize = 1 << 15;
+
+/// A rescued inode, under one of its names.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Path from the root of the tree; empty for the root itself.
+    pub path: Vec<u8>,
+    /// Inode number; `None` for a directory that the rescue adds.
+    pub ino: Option<Ino>,
+    /// Kind of the file.
+    pub kind: FileType,
+    /// Kind and permissions, as `st_mode`.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names according to the inode.
+    pub links: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the content.
+    pub mtime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+    /// Creation, if the inode records it.
+    pub crtime: Option<Time>,
+    /// Version of the checkpoint before the inode was written, lower half.
+    pub checkpoint: u32,
+    /// Certainty of the inode and its content.
+    pub certainty: Option<Certainty>,
+}
+
+impl Found {
+    fn added(path: Vec<u8>) -> Found {
+        let zero = Time::default();
+        Found {
+            path,
+            ino: None,
+            kind: FileType::Directory,
+            mode: FileType::Directory.mode_bits() | 0o700,
+            uid: 0,
+            gid: 0,
+            links: 2,
+            size: 0,
+            atime: zero,
+            mtime: zero,
+            ctime: zero,
+            crtime: None,
+            checkpoint: 0,
+            certainty: None,
+        }
+    }
+
+    fn of(path: Vec<u8>, inode: &Inode, certainty: Certainty) -> Found {
+        let (node, head) = (&inode.node, inode.node.head());
+        Found {
+            path,
+            ino: Some(inode.ino()),
+            kind: node.file_type(),
+            mode: head.mode.get(),
+            uid: head.uid.get(),
+            gid: head.gid.get(),
+            links: head.links.get(),
+            size: head.size.get(),
+            atime: node.atime(),
+            mtime: node.mtime(),
+            ctime: node.ctime(),
+            crtime: node.crtime(),
+            checkpoint: inode.version.cp,
+            certainty: Some(certainty),
+        }
+    }
+}
+
+/// A step of the walk: what was found, and the inode with the pieces of its content.
+pub(crate) struct Step {
+    pub(crate) found: Found,
+    pub(crate) inode: Option<(Inode, Vec<Piece>)>,
+}
+
+/// An entry of a directory of the tree.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Child {
+    /// An inode, by the index of its version; `None` if it is lost.
+    Inode { name: Vec<u8>, ino: u32, index: Option<u32> },
+    /// A directory that the rescue adds, with inodes under their own names.
+    Folder { name: Vec<u8>, inodes: Vec<u32> },
+    /// lost+found, with the folders in it.
+    LostFound { name: Vec<u8> },
+}
+
+impl Child {
+    fn name(&self) -> &[u8] {
+        match self {
+            Child::Inode { name, .. } | Child::Folder { name, .. } | Child::LostFound { name } => name,
+        }
+    }
+}
+
+/// A directory on the path of the walk.
+struct Level {
+    /// Bytes of the directory's path.
+    path_bytes: usize,
+    /// Remaining entries, the next one last.
+    children: Vec<Child>,
+}
+
+/// The walk. Errors are [`Error::Lost`], and cost only the entry that they name.
+pub(crate) struct Walk<'a> {
+    rescue: &'a Rescue,
+    selection: Selection,
+    path: Vec<u8>,
+    levels: Vec<Level>,
+    is_started: bool,
+    /// Name of the directory for what has no place, until it is entered.
+    lost_name: Option<Vec<u8>>,
+    /// Directories that were entered; each has one place.
+    entered: FxHashSet<u32>,
+    /// Inodes whose directory is lost.
+    lost: Vec<u32>,
+    /// Directories whose path would be too long.
+    deferred: Vec<u32>,
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(rescue: &'a Rescue, selection: Selection) -> Walk<'a> {
+        let lost = match (selection, &rescue.removed) {
+            (Selection::Removed, Some((removed, _))) => removed.lost.clone(),
+            (Selection::Removed, None) => Vec::new(),
+            (Selection::Present, _) => {
+                rescue.tree.lost.iter().filter_map(|ino| rescue.versions.current(Ino(*ino))).collect()
+            }
+        };
+        Walk {
+            rescue,
+            selection,
+            lost,
+            path: Vec::new(),
+            levels: Vec::new(),
+            is_started: false,
+            lost_name: None,
+            entered: FxHashSet::default(),
+            deferred: Vec::new(),
+        }
+    }
+
+    /// Returns the next entry, or None at the end.
+    pub(crate) fn next(&mut self) -> Option<Result<Step, Error>> {
+        if !self.is_started {
+            self.is_started = true;
+            return Some(self.root());
+        }
+        loop {
+            let level = self.levels.last_mut()?;
+            self.path.truncate(level.path_bytes);
+            let Some(child) = level.children.pop() else {
+                self.leave();
+                continue;
+            };
+            if !self.path.is_empty() {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(child.name());
+            match child {
+                Child::LostFound { .. } => {
+                    let children = self.lost_folders();
+                    return Some(Ok(self.enter_added(children)));
+                }
+                Child::Folder { inodes, .. } => {
+                    let children = self.own_names(&inodes);
+                    return Some(Ok(self.enter_added(children)));
+                }
+                Child::Inode { ino, index, .. } => match self.inode(Ino(ino), index) {
+                    Ok(Some(step)) => return Some(Ok(step)),
+                    Ok(None) => {}
+                    Err(error) => return Some(Err(Error::lost(&self.path, error))),
+                },
+            }
+        }
+    }
+
+    fn root(&mut self) -> Result<Step, Error> {
+        let root = self.rescue.shape.root();
+        let nodes = self.rescue.nodes();
+        let step = match nodes.current(root).ok().filter(|inode| inode.node.is_directory()) {
+            Some(inode) => self.enter(inode),
+            None => self.enter_added(Vec::new()),
+        };
+        let children = &self.levels.last().expect("the root was entered").children;
+        self.lost_name =
+            Some(free_name(LOST_FOUND, |name| children.iter().any(|child| child.name() == name)));
+        Ok(step)
+    }
+
+    /// Leaves a directory without further entries. The root gets lost+found before.
+    fn leave(&mut self) {
+        let has_lost = !self.lost.is_empty() || !self.deferred.is_empty();
+        if self.levels.len() == 1 && has_lost {
+            if let Some(name) = self.lost_name.take() {
+                self.levels[0].children.push(Child::LostFound { name });
+                return;
+            }
+        }
+        self.levels.pop();
+    }
+
+    fn inode(&mut self, ino: Ino, index: Option<u32>) -> Result<Option<Step>, Error> {
+        let index = index.ok_or_else(|| Error::corrupt(f2fs::Place::Inode(ino), "the inode is lost"))?;
+        let inode = self.rescue.nodes().inode(index)?;
+        if !inode.node.is_directory() {
+            return Ok(Some(self.step(inode)));
+        }
+        if self.entered.contains(&ino.0) {
+            return Ok(None);
+        }
+        if self.path.len() > PATH_BYTES_MAX {
+            if self.lost_name.is_none() {
+                return Err(Error::Invalid("the path is too long".into()));
+            }
+            self.deferred.push(index);
+            return Ok(None);
+        }
+        Ok(Some(self.enter(inode)))
+    }
+
+    /// Makes a step of an inode.
+    fn step(&self, inode: Inode) -> Step {
+        let rescue = self.rescue;
+        let all = pieces(rescue.nodes(), &inode);
+        let certainty = Certainty::of(rescue.judge(self.selection), &inode, &all);
+        Step { found: Found::of(self.path.clone(), &inode, certainty), inode: Some((inode, all)) }
+    }
+
+    fn enter(&mut self, inode: Inode) -> Step {
+        let ino = inode.ino().0;
+        self.entered.insert(ino);
+        let children = match self.selection {
+            Selection::Present => self.present(&inode),
+            Selection::Removed => self.removed(ino),
+        };
+        let step = self.step(inode);
+        self.push(children);
+        step
+    }
+
+    /// The entries of a directory of the tree.
+    fn present(&self, inode: &Inode) -> Vec<Child> {
+        let (rescue, ino) = (self.rescue, inode.ino().0);
+        let listing = Listing::read(rescue.judge(self.selection), inode);
+        let names = listing.names.into_iter();
+        // A directory has one place.
+        let is_here = |name: &Name| rescue.tree.parents.get(&name.ino.0).is_none_or(|parent| *parent == ino);
+        let mut children: Vec<(Vec<u8>, u32, Option<u32>)> = names
+            .filter(is_here)
+            .map(|name| (name.name, name.ino.0, rescue.versions.current(name.ino)))
+            .collect();
+        for child in rescue.tree.adopted.get(&ino).into_iter().flatten() {
+            if let Some(index) = rescue.versions.current(Ino(*child)) {
+                children.push((self.name_of(index), *child, Some(index)));
+            }
+        }
+        named(children)
+    }
+
+    /// The removed entries of a directory.
+    fn removed(&self, ino: u32) -> Vec<Child> {
+        let all = self.rescue.removed.as_ref().and_then(|(removed, _)| removed.children.get(&ino));
+        self.own_names(all.map_or(&[], Vec::as_slice))
+    }
+
+    fn enter_added(&mut self, children: Vec<Child>) -> Step {
+        self.push(children);
+        Step { found: Found::added(self.path.clone()), inode: None }
+    }
+
+    fn push(&mut self, mut children: Vec<Child>) {
+        children.sort_unstable_by(|a, b| b.name().cmp(a.name()));
+        self.levels.push(Level { path_bytes: self.path.len(), children });
+    }
+
+    fn name_of(&self, index: u32) -> Vec<u8> {
+        let ino = Ino(self.rescue.versions.get(index).ino);
+        self.rescue.nodes().inode(index).map_or_else(|_| nameless(ino), |inode| own_name(&inode))
+    }
+
+    fn own_names(&self, inodes: &[u32]) -> Vec<Child> {
+        let ino = |index: u32| self.rescue.versions.get(index).ino;
+        named(inodes.iter().map(|index| (self.name_of(*index), ino(*index), Some(*index))).collect())
+    }
+
+    /// The folders of lost+found: one for each lost directory, with the inodes that belong to it.
+    fn lost_folders(&mut self) -> Vec<Child> {
+        let mut folders: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
+        let lost = std::mem::take(&mut self.lost).into_iter().chain(std::mem::take(&mut self.deferred));
+        for index in lost {
+            folders.entry(self.rescue.versions.get(index).pino).or_default().push(index);
+        }
+        let folders = folders.into_iter();
+        folders.map(|(pino, inodes)| Child::Folder { name: nameless(Ino(pino)), inodes }).collect()
+    }
+}
+
+/// Makes entries with different names.
+fn named(children: Vec<(Vec<u8>, u32, Option<u32>)>) -> Vec<Child> {
+    let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
+    let mut all = Vec::with_capacity(children.len());
+    for (name, ino, index) in children {
+        let name = free_name(&name, |name| names.contains(name));
+        names.insert(name.clone());
+        all.push(Child::Inode { name, ino, index });
+    }
+    all
+}
+
+/// Returns the name, with a number if it is taken.
+fn free_name(name: &[u8], is_taken: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    if !is_taken(name) {
+        return name.to_vec();
+    }
+    // Room for the number.
+    let stem = &name[..name.len().min(f2fs::format::NAME_MAX - 12)];
+    let numbered = (2u32..).map(|n| [stem, format!("~{n}").as_bytes()].concat());
+    numbered.into_iter().find(|name| !is_taken(name)).expect("a directory has fewer names")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_names_in_a_directory_get_numbers() {
+        let twice = [&b"a"[..], b"a", b"a~2"].map(|name| (name.to_vec(), 4, None)).to_vec();
+        let names: Vec<_> = named(twice).iter().map(|child| child.name().to_vec()).collect();
+        assert_eq!(names, [b"a".to_vec(), b"a~2".to_vec(), b"a~2~2".to_vec()]);
+        let long = vec![(vec![b'x'; 255], 4, None); 2];
+        assert!(named(long).iter().all(|child| child.name().len() <= 255));
+    }
+}

@@ -1,0 +1,214 @@
+//! Damaged volumes: every file that the damage did not touch is rescued.
+
+mod support;
+
+#[path = "support/volume.rs"]
+mod volume;
+
+use std::{ops::Range, sync::Arc};
+
+use block::{Device, Geometry, MemoryDevice};
+use f2fs::engine::{Engine, Options as VolumeOptions};
+use f2fs_rescue::{Grade, Options};
+use f2fs_tree::Kind;
+use support::{Rescued, Tree, compare, overwrite, rescued, tree_of};
+use volume::{BLOCK, FEATURES, blocks_of, sound};
+
+/// Bytes of the areas of a volume.
+struct Areas {
+    superblocks: Range<u64>,
+    packs: Range<u64>,
+    nat: Range<u64>,
+    metadata: Range<u64>,
+}
+
+fn areas(device: &Arc<MemoryDevice>) -> Areas {
+    let volume = Engine::open(device.clone(), VolumeOptions::read_only()).expect("a sound volume");
+    let sb = volume.superblock();
+    let bytes = |area: f2fs::format::superblock::Area| u64::from(area.start.0) * BLOCK..area.end() * BLOCK;
+    Areas {
+        superblocks: 0..2 * BLOCK,
+        packs: bytes(sb.checkpoint),
+        nat: bytes(sb.nat),
+        metadata: 0..u64::from(sb.main.start.0) * BLOCK,
+    }
+}
+
+/// Rescues a volume without some of its bytes, and expects the whole tree.
+fn expect_all(damage: impl Fn(&Areas) -> Vec<Range<u64>>) {
+    for (which, features) in FEATURES.iter().enumerate() {
+        let device = sound(which);
+        let expected = tree_of(device.clone());
+        for range in damage(&areas(&device)) {
+            overwrite(&device, range, 0);
+        }
+        let result = rescued(device, &Options::default());
+        let (same, missing) = compare(&expected, &result.tree);
+        assert!(missing.is_empty(), "{features:?}: {missing:?}, {:?}", result.losses);
+        assert_eq!((same, result.losses.len()), (result.tree.len(), 0), "{:?}", result.losses);
+        let worst = result.found.iter().filter_map(|found| found.certainty).map(|it| it.grade()).max();
+        assert!(worst <= Some(Grade::Likely), "{worst:?}");
+    }
+}
+
+#[test]
+fn a_sound_volume_is_whole() {
+    let device = sound(1);
+    let expected = tree_of(device.clone());
+    let result = rescued(device, &Options::default());
+    assert_eq!(compare(&expected, &result.tree).1, Vec::<String>::new());
+    let grades = result.found.iter().filter_map(|found| found.certainty).map(|it| it.grade());
+    assert!(grades.clone().all(|grade| grade == Grade::Whole), "{:?}", result.found[0].certainty);
+}
+
+#[test]
+fn without_both_packs_every_file_is_there() {
+    expect_all(|areas| vec![areas.packs.clone()]);
+}
+
+#[test]
+fn without_the_nat_every_file_is_there() {
+    expect_all(|areas| vec![areas.nat.clone()]);
+}
+
+#[test]
+fn without_the_superblocks_every_file_is_there() {
+    expect_all(|areas| vec![areas.superblocks.clone()]);
+}
+
+#[test]
+fn without_all_metadata_every_file_is_there() {
+    expect_all(|areas| vec![areas.metadata.clone()]);
+}
+
+#[test]
+fn without_every_tenth_block_of_metadata_every_file_is_there() {
+    for first in [0, 1, 5] {
+        expect_all(|areas| {
+            let blocks = areas.metadata.clone().step_by(BLOCK as usize).skip(first).step_by(10);
+            blocks.map(|at| at..at + BLOCK).collect()
+        });
+    }
+}
+
+/// Returns the files of a tree that have no block in the damaged range, and how many of them were rescued
+/// with the right name and the right bytes, wherever they are.
+fn untouched(
+    which: usize,
+    expected: &Tree,
+    result: &Rescued,
+    is_damaged: impl Fn(u64) -> bool,
+) -> (usize, usize) {
+    let volume = Engine::open(sound(which), VolumeOptions::read_only()).expect("a sound volume");
+    let last = |path: &str| path.rsplit('/').next().expect("a name").to_owned();
+    let rescued: std::collections::HashSet<(String, &[u8])> =
+        result.tree.iter().map(|(path, (_, content))| (last(path), content.as_slice())).collect();
+    let files = expected.iter().filter(|(_, (entry, _))| matches!(entry.kind, Kind::File { .. }));
+    let safe = files.filter(|(path, _)| {
+        blocks_of(&volume, path).iter().all(|addr| !is_damaged(u64::from(addr.0) * BLOCK))
+    });
+    let safe: Vec<_> = safe.collect();
+    let found =
+        safe.iter().filter(|(path, (_, content))| rescued.contains(&(last(path), content.as_slice())));
+    (safe.len(), found.count())
+}
+
+/// Block of a file of the sound volume: its inode, or one of its content.
+fn first_block(which: usize, path: &str, number: usize) -> u64 {
+    let volume = Engine::open(sound(which), VolumeOptions::read_only()).expect("a sound volume");
+    blocks_of(&volume, path)[number].0.into()
+}
+
+#[test]
+fn with_the_front_overwritten_the_files_behind_are_there() {
+    for which in 0..FEATURES.len() {
+        let device = sound(which);
+        let expected = tree_of(device.clone());
+        // All metadata, and the nodes of the first half of the files.
+        let end = first_block(which, "/dir-0/file-700", 0) * BLOCK;
+        overwrite(&device, 0..end, 0xA5);
+        let result = rescued(device, &Options::default());
+        let (safe, found) = untouched(which, &expected, &result, |at| at < end);
+        println!("{found} of {safe} files");
+        assert!(safe > 100 && found == safe, "{found} of {safe}");
+        assert_eq!(result.rescue.facts().superblock, None);
+    }
+}
+
+#[test]
+fn a_truncated_image_has_the_files_before_its_end() {
+    let device = sound(1);
+    let expected = tree_of(device.clone());
+    let end = first_block(1, "/dir-0/file-700", 1) * BLOCK;
+    let mut bytes = vec![0; end as usize];
+    device.read(0, &mut bytes).expect("in memory");
+    let result = rescued(Arc::new(MemoryDevice::from_bytes(&bytes)), &Options::default());
+    let (safe, found) = untouched(1, &expected, &result, |at| at >= end);
+    println!("{found} of {safe} files");
+    assert!(safe > 100 && found == safe, "{found} of {safe}");
+}
+
+/// A device with sectors that cannot be read.
+struct BadSectors(Arc<MemoryDevice>);
+
+impl BadSectors {
+    fn is_bad(at: u64) -> bool {
+        at > 4 << 20 && at / BLOCK % 40 == 7
+    }
+}
+
+impl Device for BadSectors {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        let mut sectors = (at..at + buf.len() as u64).step_by(512);
+        if sectors.any(BadSectors::is_bad) {
+            return Err(std::io::Error::other("a bad sector"));
+        }
+        self.0.read(at, buf)
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> std::io::Result<()> {
+        panic!("a rescue writes");
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _: u64, _: u64) -> std::io::Result<()> {
+        panic!("a rescue discards");
+    }
+}
+
+#[test]
+fn unreadable_sectors_cost_only_the_files_that_they_hit() {
+    let device = sound(0);
+    let expected = tree_of(device.clone());
+    let result = rescued(Arc::new(BadSectors(device)), &Options::default());
+    let (safe, found) = untouched(0, &expected, &result, BadSectors::is_bad);
+    println!("{found} of {safe} files");
+    assert!(safe > 100 && found == safe, "{found} of {safe}");
+    assert!(result.rescue.facts().unreadable_blocks > 0 && !result.losses.is_empty());
+}
+
+#[test]
+fn a_volume_behind_a_partition_table_is_found_by_its_nodes() {
+    let device = sound(1);
+    let expected = tree_of(device.clone());
+    overwrite(&device, 0..8 << 20, 0);
+    let start = 1 << 20;
+    let size = device.geometry().size_bytes;
+    let disk = MemoryDevice::new(size + start);
+    let mut page = vec![0; BLOCK as usize];
+    for offset in device.allocated_pages() {
+        device.read(offset, &mut page).expect("in memory");
+        disk.write(offset + start, &page).expect("in memory");
+    }
+    let result = rescued(Arc::new(disk), &Options::default());
+    assert_eq!(result.rescue.facts().start, start as i64);
+    let (safe, found) = untouched(1, &expected, &result, |at| at < 8 << 20);
+    assert!(safe > 100 && found == safe, "{found} of {safe}");
+}

@@ -1,0 +1,365 @@
+//! `rescue`: copies the files of a damaged volume out of it, without its checkpoint, tables or superblock.
+
+mod listing;
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use f2fs::format::BlockSize;
+use f2fs_rescue::{Facts, Grade, Map, Options, RemovedFiles, Rescue, RescueSource, Selection};
+use f2fs_tree::{Holes, Owners};
+use indicatif::BinaryBytes;
+use serde::Serialize;
+
+use crate::{
+    carry::{Carry, Loss},
+    notice::notice,
+    progress, render,
+    target::{Image, open_device},
+};
+use listing::{Manifest, Row};
+
+/// Arguments of `rescue`.
+#[derive(clap::Args)]
+#[command(after_help = "Every file is graded by the evidence for it:
+  whole     everything is there, and the tables of the volume confirm it
+  likely    everything is there, and nothing speaks against it
+  doubtful  everything is there, but a checksum or a table speaks against it
+  partial   a part of the content is lost; it is zeroes in the copy
+  empty     all of the content is lost
+
+Names whose directory is lost are in lost+found. The image is never written to. Copy a failing device first
+(ddrescue), and rescue from the copy.
+
+Examples:
+  flashkit rescue card.img rescued/
+  flashkit rescue --list card.img
+  flashkit rescue --deleted card.img undeleted/
+  flashkit rescue --timeline --deleted card.img | mactime -b -
+  flashkit rescue --offset 4M disk.img - | tar t")]
+pub struct Args {
+    #[command(flatten)]
+    image: Image,
+    /// A directory, made if it does not exist; a tar archive named *.tar, *.tar.gz (*.tgz), *.tar.xz (*.txz)
+    /// or *.tar.zst (*.tzst), which appears when it is complete; or - for a tar archive on standard output.
+    #[arg(required_unless_present_any = ["list", "timeline"], conflicts_with_all = ["list", "timeline"])]
+    destination: Option<PathBuf>,
+    /// List the files with their grades, and copy nothing.
+    #[arg(long)]
+    list: bool,
+    /// Print the times of all files in the body format of mactime(1) from The Sleuth Kit, and copy nothing.
+    #[arg(long, conflicts_with_all = ["list", "json", "manifest"])]
+    timeline: bool,
+    /// Rescue removed files, at their former places, instead of those that are there.
+    #[arg(long)]
+    deleted: bool,
+    /// Rescue the tree of an older checkpoint, as far as it has not been overwritten; `info` prints the
+    /// version of the newest.
+    #[arg(long, value_name = "VERSION")]
+    as_of: Option<u64>,
+    /// Keep a map of the parts that were read, in the format of ddrescue. Parts that an existing map calls
+    /// bad are not read again.
+    #[arg(long, value_name = "FILE")]
+    map: Option<PathBuf>,
+    /// Write the list, with the grades, as JSON to a file.
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// Block size, if no superblock has survived; by default it is found.
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<Blocks>,
+    /// Keep files with holes sparse in a tar archive (GNU's format 1.0 for pax).
+    #[arg(long)]
+    sparse: bool,
+    /// Give everything to the calling user; by default owners are kept if root's rights allow it.
+    #[arg(long)]
+    no_owners: bool,
+    /// Replace existing files in the directory, for example after an interruption.
+    #[arg(long)]
+    overwrite: bool,
+    /// Print nothing but errors.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print the list, or a summary, as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A block size on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Blocks {
+    #[value(name = "4K")]
+    B4K,
+    #[value(name = "16K")]
+    B16K,
+}
+
+/// Rescues the tree, or lists it.
+pub fn run(args: &Args) -> Result<()> {
+    let image = &args.image.image;
+    let name = || image.display().to_string();
+    if let Some(destination) = &args.destination {
+        refuse_on_image(args.image.further.range.of(image).path(), destination)?;
+    }
+    let rescue = rescue(args).with_context(name)?;
+    if !args.quiet {
+        tell_facts(&name(), rescue.facts());
+    }
+    save_map(args, &rescue)?;
+    if args.timeline {
+        return timeline(args, &rescue);
+    }
+    let Some(destination) = &args.destination else { return list(args, &rescue) };
+    let mut grades: BTreeMap<Grade, u64> = BTreeMap::new();
+    let mut manifest = Manifest::create(args.manifest.as_deref())?;
+    let mut source = RescueSource::new(&rescue, args.selection(), |found| {
+        if let Some(certainty) = found.certainty {
+            *grades.entry(certainty.grade()).or_default() += 1;
+            manifest.add(found);
+        }
+    });
+    let carry = Carry {
+        what: "rescuing",
+        source: name(),
+        destination,
+        holes: if args.sparse { Holes::Kept } else { Holes::Filled },
+        owners: if args.no_owners { Owners::Caller } else { Owners::permitted() },
+        overwrite: args.overwrite,
+        keep_going: true,
+        quiet: args.quiet,
+        json: args.json,
+    };
+    let (done, lost) = carry.run(&mut source)?;
+    drop(source);
+    manifest.finish()?;
+    let summary = Summary {
+        source: name(),
+        destination: carry.destination_name(),
+        volume: Volume::of(rescue.facts()),
+        entries: done.entries,
+        content_bytes: done.bytes,
+        grades: Grade::ALL
+            .iter()
+            .map(|grade| (grade.name(), grades.get(grade).copied().unwrap_or(0)))
+            .collect(),
+        losses: done.losses,
+        lost,
+    };
+    if args.json && !carry.is_to_stdout() {
+        render::print(&summary, true, |_, _| Ok(()))?;
+    } else if !args.quiet {
+        summary.tell();
+    }
+    match summary.losses {
+        0 => Ok(()),
+        losses => bail!("{} could not be rescued", render::count(losses, "thing")),
+    }
+}
+
+impl Args {
+    fn selection(&self) -> Selection {
+        if self.deleted { Selection::Removed } else { Selection::Present }
+    }
+}
+
+/// Reads an existing map of earlier reads.
+fn load_map(path: Option<&Path>) -> Result<Map> {
+    let Some(path) = path else { return Ok(Map::default()) };
+    match fs::read_to_string(path) {
+        Ok(text) => Map::parse(&text).with_context(|| path.display().to_string()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Map::default()),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
+fn save_map(args: &Args, rescue: &Rescue) -> Result<()> {
+    let Some(path) = &args.map else { return Ok(()) };
+    fs::write(path, rescue.map().to_string()).with_context(|| path.display().to_string())
+}
+
+fn rescue(args: &Args) -> Result<Rescue> {
+    let sources = args.image.further.sources(&args.image.image);
+    let devices = sources.iter().map(open_device).collect::<Result<Vec<_>>>()?;
+    let device = match devices.as_slice() {
+        [device] => device.clone(),
+        _ => f2fs::engine::join(devices)?,
+    };
+    let options = Options {
+        block_size: args.block_size.map(|size| match size {
+            Blocks::B4K => BlockSize::B4K,
+            Blocks::B16K => BlockSize::B16K,
+        }),
+        // The device begins at the offset.
+        offset_bytes: args.image.further.range.offset.map(|_| 0),
+        as_of: args.as_of,
+        removed: if args.deleted { RemovedFiles::Collect } else { RemovedFiles::Ignore },
+        map: load_map(args.map.as_deref())?,
+        ..Options::default()
+    };
+    let bar = progress::stages(args.quiet || args.json);
+    let mut stage = None;
+    let rescue = f2fs_rescue::rescue(device, &options, &mut |at| {
+        if stage != Some(at.stage) {
+            stage = Some(at.stage);
+            bar.set_prefix(at.stage.name());
+            bar.reset();
+        }
+        bar.set_length(at.total_bytes);
+        bar.set_position(at.done_bytes);
+    });
+    bar.finish_and_clear();
+    Ok(rescue?)
+}
+
+/// Refuses a destination that lies on the image: writing to it would overwrite what is to be rescued.
+fn refuse_on_image(image: &Path, destination: &Path) -> Result<()> {
+    let mut folders = destination.ancestors().map(|folder| match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder,
+    });
+    let Some(folder) = folders.find_map(|folder| fs::metadata(folder).ok()) else { return Ok(()) };
+    let Ok(image_facts) = fs::metadata(image) else { return Ok(()) };
+    let device = folder.dev();
+    let is_on_device = image_facts.file_type().is_block_device() && image_facts.rdev() == device;
+    let is_on_mount = match block::in_use(image) {
+        Ok(Some(block::InUse::Mounted { at, .. })) => {
+            fs::metadata(at).is_ok_and(|mount| mount.dev() == device)
+        }
+        _ => false,
+    };
+    if is_on_device || is_on_mount {
+        bail!(
+            "{} lies on {}; choose a destination on another device",
+            destination.display(),
+            image.display()
+        );
+    }
+    Ok(())
+}
+
+/// Prints the facts that explain the result.
+fn tell_facts(image: &str, facts: &Facts) {
+    let from = match facts.superblock {
+        Some(copy) => format!("superblock copy {copy}"),
+        None => format!("no superblock; {} at byte {} by the nodes", blocks(facts), facts.start),
+    };
+    let checkpoint = match facts.checkpoint {
+        Some(version) => format!("checkpoint {version}"),
+        None => "no checkpoint".into(),
+    };
+    let versions = render::count(facts.node_versions, "node block");
+    notice!("{image}: {from}, {checkpoint}, {versions}");
+    if facts.unreadable_blocks > 0 {
+        notice!("{image}: {} cannot be read", render::count(facts.unreadable_blocks, "block"));
+    }
+    if facts.left_out_versions {
+        notice!("{image}: too many nodes for the memory; old versions were left out");
+    }
+}
+
+fn blocks(facts: &Facts) -> String {
+    format!("blocks of {}", BinaryBytes(facts.block_size.bytes() as u64))
+}
+
+fn list(args: &Args, rescue: &Rescue) -> Result<()> {
+    let mut manifest = Manifest::create(args.manifest.as_deref())?;
+    let mut lost = 0u64;
+    let mut rows = rescue.list(args.selection()).filter_map(|found| match found {
+        Ok(found) => found.certainty.is_some().then(|| {
+            manifest.add(&found);
+            Row::of(&found)
+        }),
+        Err(error) => {
+            lost += 1;
+            notice!("flashkit: {error}");
+            None
+        }
+    });
+    if args.json {
+        render::rows(rows.map(Ok), true)?;
+    } else {
+        render::text(|out| rows.try_for_each(|row| row.text(out)))?;
+    }
+    manifest.finish()?;
+    match lost {
+        0 => Ok(()),
+        lost => bail!("{} cannot be rescued", render::count(lost, "thing")),
+    }
+}
+
+/// Prints the times of all inodes, those of removed ones last.
+fn timeline(args: &Args, rescue: &Rescue) -> Result<()> {
+    let selections: &[Selection] = match args.deleted {
+        true => &[Selection::Present, Selection::Removed],
+        false => &[Selection::Present],
+    };
+    render::text(|out| {
+        let found = selections.iter().flat_map(|selection| rescue.list(*selection));
+        found.flatten().try_for_each(|found| listing::body_line(&found, out))
+    })
+}
+
+/// Facts about the volume in their printed form.
+#[derive(Serialize)]
+struct Volume {
+    superblock: Option<u8>,
+    start_byte: i64,
+    block_size_bytes: u64,
+    features: Vec<&'static str>,
+    checkpoint: Option<u64>,
+    node_versions: u64,
+    unreadable_blocks: u64,
+    inodes_without_directory: u64,
+    names_without_inode: u64,
+}
+
+impl Volume {
+    fn of(facts: &Facts) -> Volume {
+        Volume {
+            superblock: facts.superblock,
+            start_byte: facts.start,
+            block_size_bytes: facts.block_size.bytes() as u64,
+            features: facts.features.names().collect(),
+            checkpoint: facts.checkpoint,
+            node_versions: facts.node_versions,
+            unreadable_blocks: facts.unreadable_blocks,
+            inodes_without_directory: facts.without_directory,
+            names_without_inode: facts.names_without_inode,
+        }
+    }
+}
+
+/// Summary of a rescue.
+#[derive(Serialize)]
+struct Summary {
+    source: String,
+    destination: String,
+    volume: Volume,
+    entries: u64,
+    content_bytes: u64,
+    grades: BTreeMap<&'static str, u64>,
+    losses: u64,
+    lost: Vec<Loss>,
+}
+
+impl Summary {
+    fn tell(&self) {
+        notice!(
+            "{}: {}, {} of data to {}",
+            self.source,
+            render::count(self.entries, "entry"),
+            BinaryBytes(self.content_bytes),
+            self.destination
+        );
+        let known = Grade::ALL.iter().filter_map(|grade| {
+            let count = self.grades.get(grade.name()).filter(|count| **count > 0)?;
+            Some(format!("{count} {}", grade.name()))
+        });
+        notice!("{}: {}", self.source, known.collect::<Vec<_>>().join(", "));
+    }
+}
