@@ -97,6 +97,7 @@ pub fn patch(image: &Image, bytes: &[u8], device: &Overlay<Shared>) {
     }
 }
 
+/// Overlays one patch.
 fn one(image: &Image, choices: &mut Choices<'_>, device: &Overlay<Shared>, style: usize) {
     let targets = &image.targets;
     let (list, fields): (&[u64], &[usize]) = match choices.byte() % 16 {
@@ -118,59 +119,75 @@ fn one(image: &Image, choices: &mut Choices<'_>, device: &Overlay<Shared>, style
     } else {
         choices.word() % size
     };
-    match kind & 0x0F {
-        0 | 1 => block[at] = choices.byte() as u8,
-        2 => block[at] ^= 1 << (choices.byte() % 8),
-        3 => put(&mut block, at, &(choices.word() as u16).to_le_bytes()),
-        4 => put(&mut block, at, &((choices.word() | choices.word() << 16) as u32).to_le_bytes()),
-        5 | 6 => {
-            let value = *choices.pick(VALUES).expect("there are values");
-            let width = 1 << (choices.byte() % 4);
-            put(&mut block, at, &value.to_le_bytes()[..width]);
-        }
-        7 => {
-            let length = choices.word() % 256;
-            let end = (at + length).min(size);
-            block[at..end].fill(if choices.byte() & 1 == 0 { 0 } else { 0xFF });
-        }
-        8 | 9 => {
-            // An address or number that is valid elsewhere.
-            let good = choices.pick(&targets.all).copied().unwrap_or(0) as u32;
-            put(&mut block, at, &good.to_le_bytes());
-        }
-        10 | 11 => {
-            let other = choices.pick(list).copied().unwrap_or(number);
-            let mut bytes = vec![0; size];
-            read(device, other, &mut bytes);
-            let value = get_u32(&bytes, at);
-            put(&mut block, at, &value.to_le_bytes());
-        }
-        12 => {
-            let other = choices.pick(&targets.all).copied().unwrap_or(number);
-            read(device, other, &mut block);
-        }
-        13 => block.fill(0),
-        14 => {
-            let nid = choices.word() as u32;
-            put(&mut block, at, &nid.to_le_bytes());
-        }
-        _ => {
-            let old = get_u32(&block, at);
-            let step = choices.byte() as u32 + 1;
-            put(
-                &mut block,
-                at,
-                &(if step % 2 == 0 { old.wrapping_add(step / 2) } else { old.wrapping_sub(step) })
-                    .to_le_bytes(),
-            );
-        }
-    }
+    let patched = Patched { image, device, list, number };
+    patched.change(kind & 0x0F, at, &mut block, choices);
     if style & 7 != 7 {
         seal(image, number, &mut block);
     }
     write(device, number, &block);
     if targets.checkpoints.contains(&number) && style & 8 == 0 {
         mirror(image, number, &block, device);
+    }
+}
+
+/// The block that is patched, and the list that it was picked from.
+struct Patched<'a> {
+    image: &'a Image,
+    device: &'a Overlay<Shared>,
+    list: &'a [u64],
+    number: u64,
+}
+
+impl Patched<'_> {
+    /// Changes the block at `at` in one of sixteen ways.
+    fn change(&self, kind: usize, at: usize, block: &mut [u8], choices: &mut Choices<'_>) {
+        match kind {
+            0 | 1 => block[at] = choices.byte() as u8,
+            2 => block[at] ^= 1 << (choices.byte() % 8),
+            3 => put(block, at, &(choices.word() as u16).to_le_bytes()),
+            4 => put(block, at, &((choices.word() | choices.word() << 16) as u32).to_le_bytes()),
+            5 | 6 => {
+                let value = *choices.pick(VALUES).expect("there are values");
+                let width = 1 << (choices.byte() % 4);
+                put(block, at, &value.to_le_bytes()[..width]);
+            }
+            7 => {
+                let length = choices.word() % 256;
+                let end = (at + length).min(block.len());
+                block[at..end].fill(if choices.byte() & 1 == 0 { 0 } else { 0xFF });
+            }
+            8 | 9 => {
+                // An address or number that is valid elsewhere.
+                let good = choices.pick(&self.image.targets.all).copied().unwrap_or(0) as u32;
+                put(block, at, &good.to_le_bytes());
+            }
+            10 | 11 => {
+                let other = choices.pick(self.list).copied().unwrap_or(self.number);
+                let mut bytes = vec![0; block.len()];
+                read(self.device, other, &mut bytes);
+                let value = get_u32(&bytes, at);
+                put(block, at, &value.to_le_bytes());
+            }
+            12 => {
+                let other = choices.pick(&self.image.targets.all).copied().unwrap_or(self.number);
+                read(self.device, other, block);
+            }
+            13 => block.fill(0),
+            14 => {
+                let nid = choices.word() as u32;
+                put(block, at, &nid.to_le_bytes());
+            }
+            _ => {
+                let old = get_u32(block, at);
+                let step = choices.byte() as u32 + 1;
+                put(
+                    block,
+                    at,
+                    &(if step % 2 == 0 { old.wrapping_add(step / 2) } else { old.wrapping_sub(step) })
+                        .to_le_bytes(),
+                );
+            }
+        }
     }
 }
 

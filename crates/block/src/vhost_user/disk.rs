@@ -220,18 +220,21 @@ impl Disk {
                 let file = message.files.pop().ok_or_else(|| broken("a back channel without a socket"))?;
                 self.back_channel = Some(file.into());
             }
-            request::GET_CONFIG => {
-                let (offset, length, _flags) = (message.u32(0)?, message.u32(4)?, message.u32(8)?);
-                let (offset, length) = (offset as usize, length as usize);
-                let room = message.payload.len() - 12;
-                let config = self.traits.config(offset, length.min(room));
-                let mut payload = std::mem::take(&mut message.payload);
-                payload[12..12 + config.len()].copy_from_slice(&config);
-                return Ok(Some(payload));
-            }
+            request::GET_CONFIG => return self.config(message).map(Some),
             other => return Err(broken(format!("unknown message {other}"))),
         }
         Ok(None)
+    }
+
+    /// Fills the requested part of the configuration space into the payload of its message.
+    fn config(&self, message: &mut Message) -> io::Result<Vec<u8>> {
+        let (offset, length, _flags) = (message.u32(0)?, message.u32(4)?, message.u32(8)?);
+        let (offset, length) = (offset as usize, length as usize);
+        let room = message.payload.len() - 12;
+        let config = self.traits.config(offset, length.min(room));
+        let mut payload = std::mem::take(&mut message.payload);
+        payload[12..12 + config.len()].copy_from_slice(&config);
+        Ok(payload)
     }
 
     /// Reads the number in a message about the only queue.

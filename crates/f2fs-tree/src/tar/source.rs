@@ -235,47 +235,44 @@ impl<R: Read> TarSource<R> {
         block: &[u8; BLOCK_BYTES],
         records: Records,
     ) -> Result<Option<Entry>> {
-        let bad = |source: &Self, what: &str| source.malformed(format!("{what} is not a valid number"));
-        let field = |field: &[u8]| number(field).and_then(|value| u64::try_from(value).ok());
         let path =
             records.sparse.name.clone().or_else(|| records.path.clone()).unwrap_or_else(|| header.path());
         let stored = match records.size {
             Some(size) => size,
-            None => field(&header.size).ok_or_else(|| bad(self, "size"))?,
+            None => unsigned(&header.size).ok_or_else(|| self.bad_number("size"))?,
         };
-        let is_directory = path.ends_with(b"/");
         self.path = self.clean(&path)?;
-        let link = |source: &Self| -> Result<Vec<u8>> {
-            let target = records.link_path.clone().unwrap_or_else(|| text(&header.link_name).to_vec());
-            match target.is_empty() || target.len() as u64 > PATH_BYTES_MAX {
-                true => Err(source.malformed(format!("link {} has no valid target", printable::path(&path)))),
-                false => Ok(target),
-            }
-        };
-        let device = |source: &Self| -> Result<DeviceNumber> {
-            let major =
-                records.device_major.or_else(|| field(&header.major)).ok_or_else(|| bad(source, "major"))?;
-            let minor =
-                records.device_minor.or_else(|| field(&header.minor)).ok_or_else(|| bad(source, "minor"))?;
-            // Limits of Linux and of F2FS's format (`new_encode_dev`).
-            if major >= 1 << 12 || minor >= 1 << 20 {
-                return Err(source.malformed(format!("device {major}:{minor} of {}", printable::path(&path))));
-            }
-            Ok(DeviceNumber { major: major as u32, minor: minor as u32 })
-        };
-        let kind = match header.type_flag {
+        let Some(kind) = self.kind(header, block, &records, &path, stored)? else { return Ok(None) };
+        let meta = self.metadata(header, records, &kind)?;
+        Ok(Some(Entry { path: self.path.clone(), kind, meta }))
+    }
+
+    fn bad_number(&self, what: &str) -> Error {
+        self.malformed(format!("{what} is not a valid number"))
+    }
+
+    /// Returns the kind of a member; None for one that is no entry.
+    fn kind(
+        &mut self,
+        header: &TarHeader,
+        block: &[u8; BLOCK_BYTES],
+        records: &Records,
+        path: &[u8],
+        stored: u64,
+    ) -> Result<Option<Kind>> {
+        Ok(Some(match header.type_flag {
             // Before ustar, a directory was a file whose name ended with a slash.
-            b'0' | 0 | b'7' if is_directory => Kind::Directory,
-            b'0' | 0 | b'7' | b'S' => self.file(header, block, &records, stored)?,
+            b'0' | 0 | b'7' if path.ends_with(b"/") => Kind::Directory,
+            b'0' | 0 | b'7' | b'S' => self.file(header, block, records, stored)?,
             b'1' => {
-                let to = link(self)?;
+                let to = self.link(header, records, path)?;
                 // Some pax writers repeat the data with a hard link. The first name has it already.
                 self.left_bytes = self.padded(stored)?;
                 Kind::HardLink { to: self.clean(&to)? }
             }
-            b'2' => Kind::Symlink { target: link(self)? },
-            b'3' => Kind::CharDevice(device(self)?),
-            b'4' => Kind::BlockDevice(device(self)?),
+            b'2' => Kind::Symlink { target: self.link(header, records, path)? },
+            b'3' => Kind::CharDevice(self.device(header, records, path)?),
+            b'4' => Kind::BlockDevice(self.device(header, records, path)?),
             b'5' => Kind::Directory,
             b'6' => Kind::Fifo,
             // A volume label and the continuation of a file from another volume are not entries.
@@ -288,25 +285,48 @@ impl<R: Read> TarSource<R> {
                 Kind::Directory
             }
             other => {
-                return Err(self.malformed(format!(
-                    "{} is of unknown type {:?}",
-                    printable::path(&path),
-                    other as char
-                )));
+                let what = format!("{} is of unknown type {:?}", printable::path(path), other as char);
+                return Err(self.malformed(what));
             }
-        };
+        }))
+    }
+
+    /// Returns the target of a link.
+    fn link(&self, header: &TarHeader, records: &Records, path: &[u8]) -> Result<Vec<u8>> {
+        let target = records.link_path.clone().unwrap_or_else(|| text(&header.link_name).to_vec());
+        match target.is_empty() || target.len() as u64 > PATH_BYTES_MAX {
+            true => Err(self.malformed(format!("link {} has no valid target", printable::path(path)))),
+            false => Ok(target),
+        }
+    }
+
+    /// Returns the number of a device.
+    fn device(&self, header: &TarHeader, records: &Records, path: &[u8]) -> Result<DeviceNumber> {
+        let major = records.device_major.or_else(|| unsigned(&header.major));
+        let major = major.ok_or_else(|| self.bad_number("major"))?;
+        let minor = records.device_minor.or_else(|| unsigned(&header.minor));
+        let minor = minor.ok_or_else(|| self.bad_number("minor"))?;
+        // Limits of Linux and of F2FS's format (`new_encode_dev`).
+        if major >= 1 << 12 || minor >= 1 << 20 {
+            return Err(self.malformed(format!("device {major}:{minor} of {}", printable::path(path))));
+        }
+        Ok(DeviceNumber { major: major as u32, minor: minor as u32 })
+    }
+
+    /// Returns the metadata of a member of this kind.
+    fn metadata(&self, header: &TarHeader, records: Records, kind: &Kind) -> Result<Metadata> {
         let id = |record: Option<u64>, header: &[u8], what: &str| {
-            let value = record.or_else(|| field(header)).and_then(|id| u32::try_from(id).ok());
-            value.ok_or_else(|| bad(self, what))
+            let value = record.or_else(|| unsigned(header)).and_then(|id| u32::try_from(id).ok());
+            value.ok_or_else(|| self.bad_number(what))
         };
         let name = |record: &Option<String>, field: &[u8]| {
             let field = text(field);
             let from_header = || (!field.is_empty()).then(|| String::from_utf8_lossy(field).into_owned());
             record.clone().or_else(from_header)
         };
-        let seconds = number(&header.mtime).ok_or_else(|| bad(self, "mtime"))?;
+        let seconds = number(&header.mtime).ok_or_else(|| self.bad_number("mtime"))?;
         let mut meta = Metadata {
-            permissions: (number(&header.mode).ok_or_else(|| bad(self, "mode"))? & 0o7777) as u16,
+            permissions: (number(&header.mode).ok_or_else(|| self.bad_number("mode"))? & 0o7777) as u16,
             uid: id(records.uid, &header.uid, "uid")?,
             gid: id(records.gid, &header.gid, "gid")?,
             mtime: records.mtime.unwrap_or(Time { seconds, nanoseconds: 0 }),
@@ -329,7 +349,7 @@ impl<R: Read> TarSource<R> {
         for (name, value) in records.xattrs.into_iter().filter(|(name, _)| storable(name)) {
             meta.set_xattr(&name, value);
         }
-        Ok(Some(Entry { path: self.path.clone(), kind, meta }))
+        Ok(meta)
     }
 
     /// Reads a regular file's map of data.
@@ -521,4 +541,9 @@ impl<R: Read> Source for TarSource<R> {
         }
         Ok((length > 0).then_some(Run { offset, length }))
     }
+}
+
+/// Parses a number of a header that must not be negative.
+fn unsigned(field: &[u8]) -> Option<u64> {
+    number(field).and_then(|value| u64::try_from(value).ok())
 }

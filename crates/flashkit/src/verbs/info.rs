@@ -159,8 +159,19 @@ impl Info {
     }
 
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let size = |bytes: u64| BinaryBytes(bytes).to_string();
-        let or_none = |list: &[&str]| if list.is_empty() { "none".to_owned() } else { list.join(", ") };
+        self.identity(out)?;
+        self.sizes(out)?;
+        self.places(out)?;
+        self.checkpoint(out)?;
+        self.open_logs(out)?;
+        match &self.read_only_because {
+            Some(reason) if self.unknown_feature_bits != 0 => writeln!(out, "read-only       {reason}"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Prints the UUID, the label and the features.
+    fn identity(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "UUID            {}", self.uuid)?;
         writeln!(
             out,
@@ -171,6 +182,12 @@ impl Info {
         if self.unknown_feature_bits != 0 {
             writeln!(out, "unknown bits    {:#x}", self.unknown_feature_bits)?;
         }
+        Ok(())
+    }
+
+    /// Prints sizes and counts.
+    fn sizes(&self, out: &mut dyn Write) -> io::Result<()> {
+        let size = |bytes: u64| BinaryBytes(bytes).to_string();
         writeln!(
             out,
             "size            {}: {} of {}, blocks of {} bytes, sectors of {}",
@@ -202,7 +219,11 @@ impl Info {
             render::count(self.overprovision_segments.into(), "segment"),
             HumanCount(self.reserved_segments.into()),
             render::count(self.free_segments.into(), "segment")
-        )?;
+        )
+    }
+
+    /// Prints the areas, the devices and the encoding of names.
+    fn places(&self, out: &mut dyn Write) -> io::Result<()> {
         for area in &self.areas {
             writeln!(
                 out,
@@ -223,6 +244,11 @@ impl Info {
         if let Some(encoding) = self.encoding {
             writeln!(out, "encoding        {encoding}")?;
         }
+        Ok(())
+    }
+
+    /// Prints the checkpoint and the state of the volume.
+    fn checkpoint(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "checkpoint      version {} in pack {}: {}",
@@ -235,6 +261,11 @@ impl Info {
         if self.asks_for_fsck {
             writeln!(out, "damage          found: fsck.f2fs -f repairs it")?;
         }
+        Ok(())
+    }
+
+    /// Prints the logs.
+    fn open_logs(&self, out: &mut dyn Write) -> io::Result<()> {
         for log in &self.logs {
             writeln!(
                 out,
@@ -245,9 +276,10 @@ impl Info {
                 if log.fills_holes { ", fills holes" } else { "" }
             )?;
         }
-        match &self.read_only_because {
-            Some(reason) if self.unknown_feature_bits != 0 => writeln!(out, "read-only       {reason}"),
-            _ => Ok(()),
-        }
+        Ok(())
     }
+}
+
+fn or_none(list: &[&str]) -> String {
+    if list.is_empty() { "none".to_owned() } else { list.join(", ") }
 }
