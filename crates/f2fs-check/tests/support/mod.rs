@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod aging;
+
 use std::sync::Arc;
 
 use block::Device;

@@ -68,14 +68,28 @@ pub(super) struct Sit {
 /// SIT blocks as they are on the device, evicted first in, first out.
 #[derive(Default)]
 struct Cache {
-    blocks: FxHashMap<u32, Box<[u8]>>,
+    blocks: FxHashMap<u32, Cached>,
     order: VecDeque<u32>,
     most: usize,
 }
 
+/// A cached SIT block.
+struct Cached {
+    bytes: Box<[u8]>,
+    /// The copy that was read or written. Until a checkpoint makes the other copy current, `changes` or the journal
+    /// override the entries in which the two differ.
+    copy: TableCopy,
+}
+
 impl Cache {
-    fn insert(&mut self, index: u32, block: Box<[u8]>) {
-        if self.blocks.insert(index, block).is_some() {
+    /// Drops the copies that are not current.
+    fn keep_current(&mut self, bitmap: &[u8]) {
+        self.blocks.retain(|index, block| block.copy == TableCopy::current(bitmap, *index));
+        self.order.retain(|index| self.blocks.contains_key(index));
+    }
+
+    fn insert(&mut self, index: u32, bytes: Box<[u8]>, copy: TableCopy) {
+        if self.blocks.insert(index, Cached { bytes, copy }).is_some() {
             return;
         }
         self.order.push_back(index);
@@ -167,7 +181,7 @@ impl Sit {
         }
         let (index, at) = sit::position(number, self.geometry.block_size);
         match self.cache.blocks.get(&index) {
-            Some(block) => io.record_corruption(sit::entry(block, at, number)),
+            Some(block) => io.record_corruption(sit::entry(&block.bytes, at, number)),
             None => io.record_corruption(sit::entry(&self.read(io, index)?, at, number)),
         }
     }
@@ -355,10 +369,11 @@ impl Sit {
             }
             // Entries that go to the journal override the block in any case.
             run.push(addr, Place::Sit(segments[0]), &block)?;
-            TableCopy::current(&before, index).other().select(&mut bitmap, index);
+            let copy = TableCopy::current(&before, index).other();
+            copy.select(&mut bitmap, index);
             // If this copy never becomes current, `changes` or the journal still override every entry that
             // differs.
-            self.cache.insert(index, block);
+            self.cache.insert(index, block, copy);
         }
         run.finish()?;
         Ok(bitmap)
@@ -374,6 +389,8 @@ impl Sit {
         mut freed: impl FnMut(SegNo, u16, u32),
     ) {
         self.bitmap = prepared.bitmap;
+        // An old copy may have been read again after the new one was written and left the cache.
+        self.cache.keep_current(&self.bitmap);
         self.journal = prepared.journal.into_iter().collect();
         let mut changes: Vec<_> = std::mem::take(&mut self.changes).into_iter().collect();
         changes.sort_unstable_by_key(|(number, _)| *number);
@@ -393,7 +410,7 @@ impl Sit {
         if !self.cache.blocks.contains_key(&index) {
             self.load(io, index)?;
         }
-        Ok(&self.cache.blocks[&index])
+        Ok(&self.cache.blocks[&index].bytes)
     }
 
     /// Reads a SIT block into the cache; in a sequential scan also those that follow it on the device.
@@ -414,7 +431,7 @@ impl Sit {
         }
         self.next_read = index + (bytes.len() / size) as u32;
         for (other, block) in (index..).zip(bytes.chunks_exact(size)) {
-            self.cache.insert(other, block.into());
+            self.cache.insert(other, block.into(), TableCopy::current(&self.bitmap, other));
         }
         Ok(())
     }
