@@ -60,6 +60,7 @@ pub mod mkfs;
 mod names;
 mod nodes;
 pub mod printable;
+pub mod resize;
 mod segments;
 pub mod units;
 pub mod walk;

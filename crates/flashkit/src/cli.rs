@@ -78,6 +78,8 @@ pub enum Verb {
     Fsck(verbs::fsck::Args),
     /// Rescue the files of a damaged volume, without its checkpoint, tables or superblock.
     Rescue(Box<verbs::rescue::Args>),
+    /// Grow or shrink a volume.
+    Resize(verbs::resize::Args),
     /// Clean sections: gather their valid blocks to free whole sections.
     Gc(verbs::gc::Args),
     /// Tell the device which blocks are unused.

@@ -55,10 +55,9 @@ fn advice(error: &Error) -> Option<&'static str> {
         Error::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => Some(
             "the disk that holds the image is full, not the volume; free space on that disk and try again",
         ),
-        Error::NoSpace { .. } => Some(
-            "free space in the volume (flashkit rm), or enlarge its file or partition and then the volume \
-             (resize.f2fs)",
-        ),
+        Error::NoSpace { .. } => {
+            Some("free space in the volume (flashkit rm), or enlarge it (flashkit resize)")
+        }
         // With most damage in these places the volume cannot be opened, so nothing can be exported.
         Error::Corrupt { at: Place::Superblock(_) | Place::Checkpoint(_), .. } => Some(
             "flashkit rescue saves the files, and flashkit fsck lists all damage; copy a truncated \
@@ -91,7 +90,7 @@ mod tests {
         let told = text(volume);
         let (what, advice) = told.split_once('\n').unwrap();
         assert_eq!(what, "card.img: no space left on the volume: 2.00 MiB needed, 4.00 KiB free");
-        assert!(advice.contains("flashkit rm") && advice.contains("resize.f2fs"), "{advice}");
+        assert!(advice.contains("flashkit rm") && advice.contains("flashkit resize"), "{advice}");
         assert_eq!(text(Error::NotFound), "card.img: not found");
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod journal;
 mod options;
 pub(crate) mod pack;
 mod superblock;
+pub(crate) mod superblock_copies;
 
 use std::{borrow::Cow, sync::Arc};
 

@@ -182,19 +182,19 @@ pub(super) struct Cleaning {
 }
 
 /// The section that is being cleaned.
-struct Victim {
+pub(super) struct Victim {
     section: SecNo,
     /// The current segment, its state and summary when its cleaning began, and the next block to examine.
     number: SegNo,
     segment: Option<(Segment, Summary)>,
     offset: u16,
-    moved_blocks: u64,
+    pub(super) moved_blocks: u64,
     /// Number of blocks that had to stay.
-    left_blocks: u64,
+    pub(super) left_blocks: u64,
 }
 
 impl Victim {
-    fn new(section: SecNo, first: SegNo) -> Victim {
+    pub(super) fn new(section: SecNo, first: SegNo) -> Victim {
         Victim { section, number: first, segment: None, offset: 0, moved_blocks: 0, left_blocks: 0 }
     }
 }
@@ -472,7 +472,7 @@ impl Engine {
 
     /// Moves the valid blocks of a section until the budget is used up. Returns true if the whole section was
     /// examined.
-    fn clean_section(&mut self, victim: &mut Victim, budget_blocks: &mut u32) -> Result<bool> {
+    pub(super) fn clean_section(&mut self, victim: &mut Victim, budget_blocks: &mut u32) -> Result<bool> {
         let end = (victim.section.0 + 1) * self.geometry().segments_per_section;
         while victim.number.0 < end {
             let number = victim.number;

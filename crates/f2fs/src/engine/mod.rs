@@ -7,6 +7,7 @@
 
 mod attributes_api;
 mod checkpoint;
+mod evacuate;
 mod files_api;
 mod fsync;
 mod gc;

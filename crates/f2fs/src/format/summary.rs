@@ -165,6 +165,15 @@ impl Summary {
     }
 }
 
+/// Form of the data logs' summaries in a checkpoint pack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DataSummaries {
+    /// Both journals, then the entries in use.
+    Compact,
+    /// A summary block for each log.
+    Full,
+}
+
 /// Content of a journal area. Its kind follows from the log whose summary it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Journal {
@@ -309,6 +318,20 @@ pub fn encode_compact(layout: Layout, nat: &Journal, sit: &Journal, logs: [(&Sum
         owner.store(&mut bytes[at..at + ENTRY_BYTES]);
     }
     bytes
+}
+
+/// The NAT journal and the SIT journal in the summary blocks of a checkpoint pack, `compact` or one block a log.
+pub(crate) fn journals_mut(blocks: &mut [u8], layout: Layout, form: DataSummaries) -> (&mut [u8], &mut [u8]) {
+    let journal = layout.journal_bytes();
+    match form {
+        DataSummaries::Compact => blocks[..2 * journal].split_at_mut(journal),
+        DataSummaries::Full => {
+            let (hot, rest) = blocks.split_at_mut(layout.block.bytes());
+            let cold = &mut rest[layout.block.bytes()..];
+            let at = layout.entries_bytes()..layout.entries_bytes() + journal;
+            (&mut hot[at.clone()], &mut cold[at])
+        }
+    }
 }
 
 /// Returns the byte offsets of the entries of the compact form. No entry crosses a block, and the last five

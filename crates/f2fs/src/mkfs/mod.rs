@@ -19,11 +19,12 @@
 //! formula for overprovision (see [`overprovision`]) and the size of the SSA, which was one block more than
 //! there are segments.
 
+pub(crate) mod areas;
 mod extensions;
 mod make;
 mod options;
 pub mod overprovision;
-mod plan;
+pub(crate) mod plan;
 
 pub use make::NewVolume;
 pub use options::{Encoding, Options, parse_features};

@@ -2,33 +2,30 @@
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::{Options, extensions, overprovision::SetAside};
+use super::{
+    Options,
+    areas::{AreaSizes, BitmapLayout, CHECKPOINT_SEGMENTS, bitmap_bytes},
+    extensions,
+    overprovision::SetAside,
+};
 use crate::{
     Error, Result,
     format::{
-        BLOCKS_PER_SEGMENT, BlockSize, LOG_BLOCKS_PER_SEGMENT, MAGIC,
+        BLOCKS_PER_SEGMENT, LOG_BLOCKS_PER_SEGMENT, MAGIC,
         superblock::{self, DEVICES_MAX, Features, Superblock, raw},
     },
     units::{Ino, Nid, SegNo},
 };
 
-/// Bytes of a checkpoint before its bitmaps.
-const CHECKPOINT_HEAD_BYTES: u32 = 192;
-/// Bytes of the checkpoint's checksum.
-const CHECKSUM_BYTES: u32 = 4;
-/// Bytes that the NAT's bitmap always has in the first block of a checkpoint: enough for one segment.
-const NAT_BITMAP_MIN_BYTES: u32 = 64;
-/// Percentage of the maximum number of nodes for which a large NAT has entries.
-const LARGE_NAT_PERCENT: u32 = 20;
 /// Maximum number of segments in Linux (`F2FS_MAX_SEGMENT`).
-const SEGMENTS_MAX: u64 = 8_388_608;
+pub(crate) const SEGMENTS_MAX: u64 = 8_388_608;
 /// Maximum number of zones tried for the smallest volume. Options that fit at all fit much earlier: with 0.01 %
 /// overprovision, the reserves are ten thousand sections.
 const ZONES_TRIED: u64 = 1 << 15;
 /// Minimum number of segments (`F2FS_MIN_SEGMENTS`).
 const SEGMENTS_MIN: u64 = 9;
 /// First invalid block address: the last two mean NEW and COMPRESS.
-const BLOCKS_MAX: u64 = u32::MAX as u64 - 1;
+pub(crate) const BLOCKS_MAX: u64 = u32::MAX as u64 - 1;
 /// Version of the format, as f2fs-tools 1.16 write it.
 const FORMAT_VERSION: (u16, u16) = (1, 16);
 /// Value of `version` and `init_version` in the superblock, where mkfs.f2fs writes the kernel's version.
@@ -194,7 +191,7 @@ fn too_small(options: &Options, features: Features, devices: &[DeviceSize]) -> E
 
 /// Reason for the refusal of a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Misfit {
+pub(crate) enum Misfit {
     TooSmall,
     TooLarge,
 }
@@ -206,16 +203,10 @@ pub(super) struct Geometry {
     segment0: u32,
     device_segments: Vec<u32>,
     segments: u32,
-    sit_segments: u32,
-    nat_segments: u32,
-    ssa_segments: u32,
-    cp_payload: u32,
+    areas: AreaSizes,
     zones: u32,
     set_aside: SetAside,
 }
-
-/// Segments of the two checkpoint packs.
-const CHECKPOINT_SEGMENTS: u32 = 2;
 
 impl Geometry {
     /// Computes the geometry like mkfs.f2fs (`f2fs_prepare_super_block`), with the differences listed in the
@@ -247,21 +238,12 @@ impl Geometry {
             return Err(Misfit::TooSmall);
         }
 
-        let sit = segments.div_ceil(size.sit_entries() as u32).div_ceil(BLOCKS_PER_SEGMENT);
-        let fixed = CHECKPOINT_SEGMENTS + 2 * sit;
-        let rest = segments.checked_sub(fixed).ok_or(Misfit::TooSmall)?;
-        let (nat, cp_payload) = nat_and_payload(options, rest, bitmap_bytes(sit));
-        let fixed = fixed + 2 * nat;
-        let rest = segments.checked_sub(fixed).ok_or(Misfit::TooSmall)?;
-        let summary_blocks = match features {
-            set if set.has(Features::RO) => 0,
-            set if set.has(Features::PACKED_SSA) => {
-                rest.div_ceil((size.bytes() / BlockSize::B4K.bytes()) as u32)
-            }
-            _ => rest,
+        let bitmaps = match options.large_nat_bitmap {
+            true => BitmapLayout::Large,
+            false => BitmapLayout::FirstBlock,
         };
-        let meta_zones = (fixed + summary_blocks.div_ceil(BLOCKS_PER_SEGMENT)).div_ceil(per_zone);
-        let zones = (segments / per_zone).checked_sub(meta_zones).ok_or(Misfit::TooSmall)?;
+        let areas = AreaSizes::of(size, features, segments, per_zone, bitmaps)?;
+        let zones = (segments / per_zone).checked_sub(areas.total() / per_zone).ok_or(Misfit::TooSmall)?;
         let heads = if read_only { 2 } else { 6 };
         if zones <= heads {
             return Err(Misfit::TooSmall);
@@ -271,19 +253,7 @@ impl Geometry {
             false => SetAside::decide(options.overprovision, zones * per_zone, options.segments_per_section)
                 .ok_or(Misfit::TooSmall)?,
         };
-        Ok(Geometry {
-            blocks,
-            segment0,
-            device_segments,
-            segments,
-            sit_segments: 2 * sit,
-            nat_segments: 2 * nat,
-            // The rest of the last metadata zone belongs to the SSA.
-            ssa_segments: meta_zones * per_zone - fixed,
-            cp_payload,
-            zones,
-            set_aside,
-        })
+        Ok(Geometry { blocks, segment0, device_segments, segments, areas, zones, set_aside })
     }
 
     fn into_plan(self, options: &Options, features: Features, devices: &[DeviceSize]) -> Result<Plan> {
@@ -300,8 +270,8 @@ impl Geometry {
             user_blocks: u64::from(main_segments - self.set_aside.overprovision_segments)
                 << LOG_BLOCKS_PER_SEGMENT,
             logs: logs(self.zones, options, features),
-            sit_bitmap_bytes: bitmap_bytes(self.sit_segments / 2),
-            nat_bitmap_bytes: bitmap_bytes(self.nat_segments / 2),
+            sit_bitmap_bytes: bitmap_bytes(self.areas.sit / 2),
+            nat_bitmap_bytes: bitmap_bytes(self.areas.nat / 2),
             large_nat_bitmap: options.large_nat_bitmap,
             lost_found,
             next_free_nid: Nid(after_quota + u32::from(lost_found.is_some())),
@@ -337,9 +307,9 @@ impl Geometry {
         let mut next = self.segment0;
         for (start, count, segments) in [
             (&mut raw.cp_blkaddr, &mut raw.segment_count_ckpt, CHECKPOINT_SEGMENTS),
-            (&mut raw.sit_blkaddr, &mut raw.segment_count_sit, self.sit_segments),
-            (&mut raw.nat_blkaddr, &mut raw.segment_count_nat, self.nat_segments),
-            (&mut raw.ssa_blkaddr, &mut raw.segment_count_ssa, self.ssa_segments),
+            (&mut raw.sit_blkaddr, &mut raw.segment_count_sit, self.areas.sit),
+            (&mut raw.nat_blkaddr, &mut raw.segment_count_nat, self.areas.nat),
+            (&mut raw.ssa_blkaddr, &mut raw.segment_count_ssa, self.areas.ssa),
             (&mut raw.main_blkaddr, &mut raw.segment_count_main, self.zones * options.segments_per_zone()),
         ] {
             start.set(next);
@@ -366,7 +336,7 @@ impl Geometry {
         for (slot, extension) in raw.extension_list.iter_mut().zip(cold.iter().chain(&hot)) {
             slot[..extension.len()].copy_from_slice(extension.as_bytes());
         }
-        raw.cp_payload.set(self.cp_payload);
+        raw.cp_payload.set(self.areas.cp_payload);
         for version in [&mut raw.version, &mut raw.init_version] {
             version[..MADE_BY.len()].copy_from_slice(MADE_BY.as_bytes());
         }
@@ -405,31 +375,6 @@ fn cap(device_segments: &mut [u32], segment0: u32, per_zone: u32) {
     if let Some(last) = device_segments.last_mut() {
         *last = last.saturating_sub(over);
     }
-}
-
-/// Returns the bytes of the version bitmap of a table with one copy of `segments`: a bit for each block.
-fn bitmap_bytes(segments: u32) -> u32 {
-    segments * BLOCKS_PER_SEGMENT / 8
-}
-
-/// Returns the segments of one copy of the NAT, and the blocks for bitmaps that a checkpoint needs beyond its
-/// first. `rest` is the number of segments left by checkpoints and SIT.
-fn nat_and_payload(options: &Options, rest: u32, sit_bitmap: u32) -> (u32, u32) {
-    let size = options.block_size;
-    let block_bytes = size.bytes() as u32;
-    let room = block_bytes - CHECKPOINT_HEAD_BYTES - CHECKSUM_BYTES;
-    let nat_blocks = (u64::from(rest) << LOG_BLOCKS_PER_SEGMENT).div_ceil(size.nat_entries() as u64);
-    let wanted = nat_blocks.div_ceil(u64::from(BLOCKS_PER_SEGMENT)) as u32;
-    if options.large_nat_bitmap {
-        let nat = (u64::from(wanted) * u64::from(LARGE_NAT_PERCENT) / 100).max(1) as u32;
-        return (nat, (sit_bitmap + bitmap_bytes(nat)).saturating_sub(room).div_ceil(block_bytes));
-    }
-    // The NAT's bitmap stays in the first block. The SIT's leaves it if both do not fit.
-    let (nat_room, payload) = match sit_bitmap > room - NAT_BITMAP_MIN_BYTES {
-        true => (room, sit_bitmap.div_ceil(block_bytes)),
-        false => (room - sit_bitmap, 0),
-    };
-    (wanted.min(nat_room * 8 / BLOCKS_PER_SEGMENT), payload)
 }
 
 /// Spreads the logs over the main area: nodes and directories at the start, data of files at a quarter and at

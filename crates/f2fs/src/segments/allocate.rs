@@ -372,6 +372,7 @@ impl Segments {
         let free = same_section
             && next.0 < self.disk.geometry().segments
             && !current.contains(&next)
+            && !self.sit.is_closed(next)
             && self.sit.segment(self.disk.io(), next)?.is_free();
         Ok(free.then_some(next))
     }

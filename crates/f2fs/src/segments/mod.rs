@@ -8,6 +8,7 @@
 mod allocate;
 mod commit;
 mod discards;
+mod evacuate;
 mod log;
 mod read;
 mod recovery;

@@ -15,7 +15,10 @@ mod sections;
 pub(super) use search::{Facts, Prefree};
 pub(crate) use sections::SectionFacts;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::Range,
+};
 
 use rustc_hash::FxHashMap;
 
@@ -63,6 +66,10 @@ pub(super) struct Sit {
     /// Segments of each section that are not free; `None` until they are first counted, and always if a
     /// section is one segment.
     busy: Option<Vec<u32>>,
+    /// Segments in which nothing is allocated while they are emptied.
+    closed: Range<u32>,
+    /// Number of closed segments that are free; kept only if a section is one segment.
+    closed_free: u32,
 }
 
 /// SIT blocks as they are on the device, evicted first in, first out.
@@ -127,12 +134,29 @@ impl Sit {
             used: 0,
             prefree: 0,
             busy: None,
+            closed: 0..0,
+            closed_free: 0,
         })
     }
 
     /// Sets the number of segments with a valid block.
     pub(super) fn set_used(&mut self, used: u32) {
         self.used = used;
+    }
+
+    /// Keeps allocation out of `segments`, whole sections, until this is called with an empty range.
+    pub(super) fn close(&mut self, io: &Io, segments: Range<u32>) -> Result<()> {
+        let mut free = 0;
+        for number in segments.clone().map(SegNo) {
+            free += u32::from(self.segment(io, number)?.is_free());
+        }
+        (self.closed, self.closed_free) = (segments, free);
+        Ok(())
+    }
+
+    /// Returns true if nothing may be allocated in a segment.
+    pub(super) fn is_closed(&self, number: SegNo) -> bool {
+        self.closed.contains(&number.0)
     }
 
     /// Size of the cached blocks in bytes.
@@ -400,6 +424,7 @@ impl Sit {
             });
             if segment.is_prefree() {
                 self.count_busy(number, -1);
+                self.closed_free += u32::from(self.is_closed(number));
             }
         }
         self.prefree = 0;

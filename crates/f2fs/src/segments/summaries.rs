@@ -6,6 +6,7 @@ use crate::{
     disk::{
         journal::TableRun,
         pack::{DATA_LOGS, data_summary_blocks, summary_entries},
+        superblock_copies::{self, Copies},
     },
     format::{
         BLOCKS_PER_SEGMENT, bits,
@@ -46,6 +47,7 @@ impl Segments {
             self.logs.get_mut(kind).summary = summary;
         }
         self.written_before = packed.written_kilobytes;
+        let copies = superblock_copies::repair(self.disk.io())?;
         let mut empty = 0;
         for kind in SegmentType::ALL {
             let LogPosition { segment: number, offset, mode } = self.logs.get(kind).position();
@@ -61,17 +63,34 @@ impl Segments {
                 self.restore_summary(kind)?;
             }
         }
+        let used = match copies {
+            Copies::Alike => self.used_segments(empty)?,
+            Copies::Repaired => self.count_used_segments()?,
+        };
+        self.sit.set_used(used);
+        self.logs_ready = true;
+        Ok(())
+    }
+
+    /// The number of segments with a valid block as the checkpoint has it. `empty` logs have no valid block.
+    fn used_segments(&self, empty: u32) -> Result<u32> {
         let total = self.disk.geometry().segments;
-        let used = total.checked_sub(self.disk.checkpoint().free_segments + empty).ok_or_else(|| {
+        total.checked_sub(self.disk.checkpoint().free_segments + empty).ok_or_else(|| {
             let free = self.disk.checkpoint().free_segments;
             Error::corrupt(
                 Place::Checkpoint(self.disk.pack()),
                 format!("free_segment_count {free} of {total}"),
             )
-        })?;
-        self.sit.set_used(used);
-        self.logs_ready = true;
-        Ok(())
+        })
+    }
+
+    /// Counts the segments with a valid block. An interrupted resize has left a checkpoint with the count of free
+    /// segments that fits the other size; the next checkpoint has the right one.
+    fn count_used_segments(&mut self) -> Result<u32> {
+        let mut used = 0;
+        self.for_each(|_, segment| used += u32::from(segment.valid_blocks > 0))?;
+        self.changed = true;
+        Ok(used)
     }
 
     /// Rebuilds the summary of a node log's segment from the node footers (Linux,

@@ -165,7 +165,7 @@ impl Segments {
                     break;
                 }
                 let segment = self.sit.segment(self.disk.io(), number)?;
-                if segment.valid_blocks > 0 && !current.contains(&number) {
+                if segment.valid_blocks > 0 && !current.contains(&number) && !self.sit.is_closed(number) {
                     let room = BLOCKS_PER_SEGMENT as u16 - segment.protected_blocks;
                     placement.add_holes(number, room, segment.kind);
                 }

@@ -4,7 +4,7 @@
 pub type Row = (&'static str, &'static str);
 
 /// Verbs for system administration, like mkfs(8) and mount(8).
-const ADMINISTRATION: [&str; 9] = [
+const ADMINISTRATION: [&str; 10] = [
     "flashkit-fsck",
     "flashkit-gc",
     "flashkit-mkfs",
@@ -13,6 +13,7 @@ const ADMINISTRATION: [&str; 9] = [
     "flashkit-quota",
     "flashkit-quota-set",
     "flashkit-rescue",
+    "flashkit-resize",
     "flashkit-trim",
 ];
 
@@ -119,6 +120,7 @@ pub fn see_also(name: &str) -> &'static [(&'static str, &'static str)] {
             &[("ddrescue", "1"), ("flashkit-export", "1"), ("flashkit-json", "7"), ("flashkit-fsck", "8")]
         }
         "flashkit-quota" | "flashkit-quota-set" => &[("repquota", "8"), ("setquota", "8")],
+        "flashkit-resize" => &[("flashkit-fsck", "8"), ("resize.f2fs", "8")],
         "flashkit-trim" => &[("fstrim", "8")],
         "flashkit-card" | "flashkit-card-serve" => &[("flashkit-probe", "8"), ("nbdcopy", "1")],
         "flashkit-probe" => &[("flashkit-card", "1"), ("flashkit-mkfs", "8")],

@@ -28,6 +28,7 @@ pub mod probe;
 pub mod quota;
 pub mod report;
 pub mod rescue;
+pub mod resize;
 pub mod rm;
 pub mod setfattr;
 pub mod stat;
@@ -53,6 +54,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Trim(args) => trim::run(&args),
         Verb::Probe(args) => probe::run(&args),
         Verb::Quota(args) => quota::run(&args),
+        Verb::Resize(args) => resize::run(&args),
         Verb::Gc(args) => gc::run(&args),
         Verb::Export(args) => export::run(&args),
         Verb::Card(args) => card::run(&args),

@@ -85,6 +85,9 @@ impl Sit {
         prefree: Prefree,
     ) -> Result<bool> {
         for number in self.geometry.segments_of(section) {
+            if self.is_closed(number) {
+                return Ok(false);
+            }
             let segment = self.segment(io, number)?;
             let free = segment.is_free() || (prefree == Prefree::Included && segment.is_prefree());
             if !free || current.contains(&number) {
@@ -94,11 +97,12 @@ impl Sit {
         Ok(true)
     }
 
-    /// Counts the sections without valid or protected blocks that contain none of `current`. The first call
-    /// reads the whole SIT, unless a section is one segment.
+    /// Counts the sections without valid or protected blocks that contain none of `current` and are not closed. The first
+    /// call reads the whole SIT, unless a section is one segment.
     pub(in crate::segments) fn free_sections(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
         if self.geometry.segments_per_section == 1 {
-            return Ok(self.free_segments(io, current)?.saturating_sub(self.prefree));
+            let unusable = self.prefree + self.closed_free;
+            return Ok(self.free_segments(io, current)?.saturating_sub(unusable));
         }
         if self.busy.is_none() {
             let mut busy = vec![0; self.geometry.sections as usize];
@@ -111,7 +115,10 @@ impl Sit {
         let busy = self.busy.as_ref().expect("it was just counted");
         let held: BTreeSet<SecNo> =
             current.iter().map(|segment| self.geometry.section_of(*segment)).collect();
-        let free = busy.iter().filter(|count| **count == 0).count();
+        let per_section = self.geometry.segments_per_section;
+        let closed = self.closed.start / per_section..self.closed.end / per_section;
+        let open = (0..).zip(busy).filter(|(section, _)| !closed.contains(section));
+        let free = open.filter(|(_, count)| **count == 0).count();
         let held = held.iter().filter(|section| busy[section.index()] == 0).count();
         Ok((free - held) as u32)
     }
@@ -126,7 +133,7 @@ impl Sit {
         Ok(self.geometry.segments.saturating_sub(self.used).saturating_sub(empty_current))
     }
 
-    /// Finds the segment with the highest rank; segments without a rank are skipped. `most` returns an upper
+    /// Finds the segment with the highest rank; closed segments and those without a rank are skipped. `most` returns an upper
     /// bound of the ranks in a SIT block, given the block's first segment and its facts. The first call reads
     /// the whole SIT, later calls only the blocks that may contain the result.
     pub(in crate::segments) fn best_segment<R: Ord>(
@@ -146,8 +153,10 @@ impl Sit {
             if best.as_ref().is_some_and(|(high, _)| *high >= most) {
                 break;
             }
+            let closed = self.closed.clone();
             self.show_block(io, index, |number, segment| {
-                if let Some(rank) = rank(number, segment) {
+                let open = !closed.contains(&number.0);
+                if let Some(rank) = open.then(|| rank(number, segment)).flatten() {
                     if best.as_ref().is_none_or(|(high, _)| rank > *high) {
                         best = Some((rank, number));
                     }

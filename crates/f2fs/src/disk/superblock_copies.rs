@@ -1,0 +1,88 @@
+//! Writes the two copies of the superblock, one after the other, so that a whole one is readable at any time.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{Geometry, Io};
+use crate::{
+    Place, Result,
+    format::superblock::{self, Features, Superblock, raw},
+    units::BlockAddr,
+};
+
+/// Unit that a power cut never tears.
+const SECTOR_BYTES: usize = block::ATOMIC_BYTES;
+
+/// Relation of the two copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// Both describe the same areas.
+    Alike,
+    /// One was invalid, or they described different areas: a resize was interrupted. They are alike now.
+    Repaired,
+}
+
+/// Makes the copies alike if one is invalid, or if they describe different areas. Then the first one counts.
+pub(crate) fn repair(io: &Io) -> Result<Copies> {
+    let blocks = [0, 1].map(|copy: u8| io.read_block(BlockAddr(copy.into()), Place::Superblock(copy)));
+    let [Ok(first), Ok(second)] = blocks else {
+        // A copy that cannot be read is not written either. The other one has been enough to open the volume.
+        return Ok(Copies::Alike);
+    };
+    let parse = |block: &[u8], copy: u8| {
+        let bytes = block[superblock::OFFSET..][..superblock::BYTES].try_into().expect("3072 bytes");
+        let checked = Superblock::check(bytes, copy, u64::MAX).ok()?;
+        Some((raw::Superblock::read_from_bytes(bytes).expect("3072 bytes"), Geometry::of(&checked)))
+    };
+    match (parse(&first, 0), parse(&second, 1)) {
+        (Some((_, areas)), Some((_, others))) if areas == others => return Ok(Copies::Alike),
+        (Some((first, _)), _) => write(io, 1, &first)?,
+        (None, Some((second, _))) => write(io, 0, &second)?,
+        (None, None) => return Ok(Copies::Alike),
+    }
+    Ok(Copies::Repaired)
+}
+
+/// Writes one copy durably, if it differs from `new`. The other copy must be valid, and fit the newest checkpoint.
+///
+/// If the power fails, the copy has its old or its new content, or is invalid: then the other one counts. A checksum
+/// makes a torn copy invalid. Without one, a change of several sectors needs three writes: the copy loses its magic
+/// number, gets its new content, and gets its magic number back. The first and the last write change one sector.
+pub(crate) fn write(io: &Io, copy: u8, new: &raw::Superblock) -> Result<()> {
+    let (addr, at) = (BlockAddr(copy.into()), Place::Superblock(copy));
+    let mut block = io.read_block(addr, at)?.into_vec();
+    let range = superblock::OFFSET..superblock::OFFSET + superblock::BYTES;
+    let old = block[range.clone()].to_vec();
+    let differs = |(old, new): &(&[u8], &[u8])| old != new;
+    let sectors = old.chunks(SECTOR_BYTES).zip(new.as_bytes().chunks(SECTOR_BYTES)).filter(differs).count();
+    let mut put = |bytes: &[u8]| {
+        block[range.clone()].copy_from_slice(bytes);
+        io.write(addr, at, &block)?;
+        io.flush()
+    };
+    if sectors == 0 {
+        return Ok(());
+    }
+    if sectors > 1 && !Features(new.feature.get()).has(Features::SB_CHECKSUM) {
+        let magic = size_of_val(&new.magic);
+        let mut invalid = old;
+        invalid[..magic].fill(0);
+        put(&invalid)?;
+        let mut hidden = new.as_bytes().to_vec();
+        hidden[..magic].fill(0);
+        put(&hidden)?;
+    }
+    put(new.as_bytes())
+}
+
+/// Writes both copies, the first one first. Where the first one counts, this is the moment of the change.
+pub(crate) fn write_both(io: &Io, new: &raw::Superblock) -> Result<()> {
+    write(io, 0, new)?;
+    write(io, 1, new)
+}
+
+/// Makes both copies like `valid`, the copy that the volume was opened from. The other one may be damaged, or left from
+/// an interrupted resize.
+pub(crate) fn make_alike(io: &Io, valid: &raw::Superblock) -> Result<()> {
+    write(io, 1, valid)?;
+    write(io, 0, valid)
+}
