@@ -58,6 +58,15 @@ fn content(rng: &mut Rng, length: usize, mask: u8) -> Vec<u8> {
     bytes
 }
 
+/// Makes a file that takes all free space.
+fn fill(volume: &mut Engine, name: &[u8]) {
+    let filler = volume.create(ROOT, name, &NewNode::new(FILE)).unwrap();
+    let mut at = 0;
+    while volume.write(filler, at, &[1; 4096]).is_ok() {
+        at += 4096;
+    }
+}
+
 /// Checks the counters of a file against its map, and returns the number of compressed clusters.
 fn check_map(volume: &Engine, ino: Ino) -> usize {
     let inode = volume.inode(ino).unwrap();
@@ -259,11 +268,7 @@ fn released_space_can_be_used_and_reserved_again() {
     data.truncate(50 * 4 * BLOCK as usize);
     check_map(&volume, ino);
     // On a full volume, no block is reserved.
-    let filler = volume.create(ROOT, b"filler", &NewNode::new(FILE)).unwrap();
-    let mut at = 0;
-    while volume.write(filler, at, &[1; 4096]).is_ok() {
-        at += 4096;
-    }
+    fill(&mut volume, b"filler");
     let full = volume.counters();
     assert!(matches!(volume.reserve_saved(ino), Err(Error::NoSpace { .. })));
     assert_eq!(volume.counters(), full);

@@ -5,13 +5,18 @@
 //! both hold their checksum and carry the same version. Rules: those of Linux (`f2fs_get_valid_checkpoint`,
 //! `f2fs_sanity_check_ckpt`).
 
+mod check;
+mod flags;
+
 use zerocopy::{FromBytes, IntoBytes};
+
+pub use flags::Flags;
 
 use super::{
     BLOCKS_PER_SEGMENT, BlockSize,
     crc::{crc, f2fs_crc},
     sit::SegmentType,
-    superblock::{Features, Superblock},
+    superblock::Superblock,
 };
 use crate::{
     Error, Place, Result,
@@ -22,8 +27,6 @@ use crate::{
 pub const HEAD_BYTES: usize = 192;
 /// Blocks present in every pack: head and copy.
 pub const FIXED_BLOCKS: u32 = 2;
-/// Metadata segments of the smallest volume.
-const META_SEGMENTS_MIN: u32 = 8;
 /// Node ids that are never allocated: 0, the node inode and the meta inode.
 pub const RESERVED_NIDS: u32 = 3;
 
@@ -94,78 +97,6 @@ pub mod raw {
             && offset_of!(Checkpoint, elapsed_time) == 168
             && offset_of!(Checkpoint, alloc_type) == 176
     );
-}
-
-/// Flags of a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Flags(pub u32);
-
-macro_rules! flags {
-    ($($(#[$doc:meta])* $name:ident = $bit:literal, $text:literal;)*) => {
-        impl Flags {
-            $($(#[$doc])* pub const $name: Flags = Flags($bit);)*
-            /// Every flag with its name in `fsck.f2fs`'s words.
-            pub const NAMED: &'static [(Flags, &'static str)] = &[$((Flags::$name, $text)),*];
-        }
-    };
-}
-
-flags! {
-    /// The volume was unmounted after this checkpoint.
-    UMOUNT = 0x1, "unmount";
-    /// The pack has orphan blocks.
-    ORPHAN_PRESENT = 0x2, "orphan_inodes";
-    /// The data summaries are in the compact form.
-    COMPACT_SUM = 0x4, "compacted_summary";
-    /// The file system met an error.
-    ERROR = 0x8, "error";
-    /// fsck has to run.
-    FSCK = 0x10, "fsck";
-    /// Node summaries are in the pack although the volume stayed mounted.
-    FASTBOOT = 0x20, "fastboot";
-    /// The versions in node footers carry the checkpoint's checksum in their upper half.
-    CRC_RECOVERY = 0x40, "crc";
-    /// The NAT's full and empty maps are at the end of the segment.
-    NAT_BITS = 0x80, "nat_bits";
-    /// Everything free was discarded.
-    TRIMMED = 0x100, "trimmed";
-    /// Only the lower half of the versions in node footers counts.
-    NOCRC_RECOVERY = 0x200, "nocrc";
-    /// The bitmaps begin after the checksum, the NAT's first.
-    LARGE_NAT_BITMAP = 0x400, "large_nat_bitmap";
-    /// Quota files have to be recomputed.
-    QUOTA_NEED_FSCK = 0x800, "quota_need_fsck";
-    /// Checkpoints are disabled.
-    DISABLED = 0x1000, "disabled";
-    /// Checkpoints are disabled, with holes left unaccounted.
-    DISABLED_QUICK = 0x2000, "disabled_quick";
-    /// A resize was under way.
-    RESIZEFS = 0x4000, "resizefs";
-}
-
-impl Flags {
-    /// Returns true if every bit of `other` is set.
-    #[must_use]
-    pub const fn has(self, other: Flags) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// The set with the bits of `other`.
-    #[must_use]
-    pub const fn with(self, other: Flags) -> Flags {
-        Flags(self.0 | other.0)
-    }
-
-    /// The set without the bits of `other`.
-    #[must_use]
-    pub const fn without(self, other: Flags) -> Flags {
-        Flags(self.0 & !other.0)
-    }
-
-    /// Names of the flags that are set and have one.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
-        Flags::NAMED.iter().filter(move |(flag, _)| self.has(*flag)).map(|(_, name)| *name)
-    }
 }
 
 /// The way in which a log takes the blocks of its segment (Linux, `LFS` and `SSR`).
@@ -319,129 +250,6 @@ pub fn newest(first: Option<CheckpointVer>, second: Option<CheckpointVer>) -> Op
 }
 
 impl Checkpoint {
-    /// Makes a trusted checkpoint of the first `1 + cp_payload` blocks of a pack.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] at checkpoint pack `pack` if a field is impossible, or contradicts the superblock.
-    pub fn check(bytes: &[u8], sb: &Superblock, pack: u8) -> Result<Checkpoint> {
-        let bad = |what: String| Error::corrupt(Place::Checkpoint(pack), what);
-        let size = sb.block_size;
-        let end = PackEnd::check(bytes, size, pack)?;
-        let (head, _) = raw::Checkpoint::ref_from_prefix(bytes).map_err(|_| bad("short block".into()))?;
-        let read_only = sb.features.has(Features::RO);
-        let main = sb.main.segments;
-
-        let (reserved, overprovision) = (head.rsvd_segment_count.get(), head.overprov_segment_count.get());
-        let meta = u64::from(sb.checkpoint.segments + sb.sit.segments + sb.nat.segments + sb.ssa.segments)
-            + u64::from(reserved);
-        if meta >= u64::from(sb.segments) {
-            return Err(bad(format!("rsvd_segment_count {reserved} leaves no segment of {}", sb.segments)));
-        }
-        if !read_only && (meta < u64::from(META_SEGMENTS_MIN) || overprovision == 0 || reserved == 0) {
-            return Err(bad(format!("{reserved} segments reserved, {overprovision} overprovisioned")));
-        }
-        let user_blocks = head.user_block_count.get();
-        if user_blocks == 0 || user_blocks >= u64::from(main + u32::from(read_only)) << 9 {
-            return Err(bad(format!("user_block_count {user_blocks} in {main} main segments")));
-        }
-        let valid_blocks = head.valid_block_count.get();
-        if valid_blocks > user_blocks {
-            return Err(bad(format!("valid_block_count {valid_blocks} exceeds {user_blocks}")));
-        }
-        let nids = u64::from(sb.nat_blocks()) * size.nat_entries() as u64;
-        let (valid_nodes, valid_inodes) = (head.valid_node_count.get(), head.valid_inode_count.get());
-        if u64::from(valid_nodes) > nids - u64::from(RESERVED_NIDS) || valid_inodes > valid_nodes {
-            return Err(bad(format!(
-                "valid_node_count {valid_nodes}, valid_inode_count {valid_inodes} of {nids} nids"
-            )));
-        }
-        let free_segments = head.free_segment_count.get();
-        if free_segments > main {
-            return Err(bad(format!("free_segment_count {free_segments} of {main}")));
-        }
-
-        let logs = SegmentType::ALL.map(|kind| {
-            let at = kind.index() % 3;
-            let (segments, offsets) = match kind.is_node() {
-                true => (&head.cur_node_segno, &head.cur_node_blkoff),
-                false => (&head.cur_data_segno, &head.cur_data_blkoff),
-            };
-            LogPosition {
-                segment: SegNo(segments[at].get()),
-                offset: offsets[at].get(),
-                mode: if head.alloc_type[kind.index()] == 1 { AllocMode::Ssr } else { AllocMode::Append },
-            }
-        });
-        for kind in SegmentType::ALL {
-            let log = logs[kind.index()];
-            let used = !read_only || matches!(kind, SegmentType::HotData | SegmentType::HotNode);
-            if !used {
-                continue;
-            }
-            if log.segment.0 >= main || u32::from(log.offset) >= BLOCKS_PER_SEGMENT {
-                return Err(bad(format!("the {kind} log is at block {} of {}", log.offset, log.segment)));
-            }
-            if head.alloc_type[kind.index()] > 1 {
-                return Err(bad(format!("alloc_type {} of the {kind} log", head.alloc_type[kind.index()])));
-            }
-            let same = logs[..kind.index()].iter().any(|other| other.segment == log.segment);
-            if same && !read_only {
-                return Err(bad(format!("two logs are in {}", log.segment)));
-            }
-        }
-
-        let flags = Flags(head.ckpt_flags.get());
-        let checksum_offset = head.checksum_offset.get();
-        if flags.has(Flags::LARGE_NAT_BITMAP) && checksum_offset as usize != HEAD_BYTES {
-            return Err(bad(format!("checksum_offset {checksum_offset} with large_nat_bitmap")));
-        }
-        let summaries_start = head.cp_pack_start_sum.get();
-        if summaries_start < sb.cp_payload + 1 || summaries_start > BLOCKS_PER_SEGMENT - 1 - 6 {
-            return Err(bad(format!("cp_pack_start_sum {summaries_start}")));
-        }
-        let summaries = if flags.has(Flags::COMPACT_SUM) { 1 } else { 3 }
-            + if flags.0 & (Flags::UMOUNT.0 | Flags::FASTBOOT.0) != 0 { 3 } else { 0 };
-        if summaries_start + summaries + 1 > end.pack_blocks {
-            return Err(bad(format!(
-                "cp_pack_start_sum {summaries_start} and {summaries} summaries in a pack of {} blocks",
-                end.pack_blocks
-            )));
-        }
-
-        let sizes = (head.sit_ver_bitmap_bytesize.get(), head.nat_ver_bitmap_bytesize.get());
-        if sizes != (sb.sit_blocks() / 8, sb.nat_blocks() / 8) {
-            return Err(bad(format!(
-                "SIT and NAT bitmaps of {sizes:?} bytes, must be ({}, {})",
-                sb.sit_blocks() / 8,
-                sb.nat_blocks() / 8
-            )));
-        }
-        let (sit_at, nat_at) = bitmaps(sb, flags, checksum_offset).map_err(|what| bad(what.into()))?;
-        let map = |range: std::ops::Range<usize>| {
-            bytes.get(range).map(<[u8]>::to_vec).ok_or_else(|| bad("the bitmaps exceed the payload".into()))
-        };
-        Ok(Checkpoint {
-            version: end.version,
-            user_blocks,
-            valid_blocks,
-            reserved_segments: reserved,
-            overprovision_segments: overprovision,
-            free_segments,
-            logs,
-            flags,
-            pack_blocks: end.pack_blocks,
-            summaries_start,
-            valid_nodes,
-            valid_inodes,
-            next_free_nid: Nid(head.next_free_nid.get()),
-            elapsed_seconds: head.elapsed_time.get(),
-            sit_bitmap: map(sit_at)?,
-            nat_bitmap: map(nat_at)?,
-            checksum_offset,
-            crc: stored_crc(bytes, checksum_offset as usize),
-        })
-    }
-
     /// Encodes the first `1 + cp_payload` blocks of the pack and sets [`crc`](Self::crc). The copy at the
     /// pack's end is the first block again.
     ///
@@ -553,7 +361,7 @@ fn stored_crc(block: &[u8], at: usize) -> u32 {
 mod tests {
     use super::*;
     use crate::{
-        format::superblock::Area,
+        format::superblock::{Area, Features},
         units::{BlockAddr, Ino},
     };
 

@@ -4,11 +4,13 @@
 //! [`Superblock::check`] turns it into a [`Superblock`], whose numbers are consistent with each other and
 //! with the device. Rules: those of Linux (`sanity_check_raw_super`, `sanity_check_area_boundary`).
 
-use zerocopy::{FromBytes, IntoBytes};
+mod check;
 
-use super::{BLOCKS_PER_SEGMENT, BlockSize, LOG_BLOCKS_PER_SEGMENT, MAGIC, crc::f2fs_crc};
+use zerocopy::IntoBytes;
+
+use super::{BLOCKS_PER_SEGMENT, BlockSize, LOG_BLOCKS_PER_SEGMENT, crc::f2fs_crc};
 use crate::{
-    Error, Place, Result,
+    Error, Result,
     units::{BlockAddr, Ino},
 };
 
@@ -319,173 +321,6 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Checks raw bytes and makes a trusted superblock of them. `copy` is 0 or 1, for the error;
-    /// `device_bytes` is the size of the device (of all of them together).
-    ///
-    /// # Errors
-    /// [`Error::NotF2fs`] without the magic number, [`Error::Corrupt`] at this copy of the superblock for impossible
-    /// values.
-    pub fn check(bytes: &[u8; BYTES], copy: u8, device_bytes: u64) -> Result<Superblock> {
-        let raw = raw::Superblock::ref_from_bytes(bytes).expect("the array has the struct's size");
-        let bad = |what: String| Error::corrupt(Place::Superblock(copy), what);
-        let magic = raw.magic.get();
-        if magic != MAGIC {
-            return Err(Error::NotF2fs(
-                format!("magic number {magic:#010x} instead of {MAGIC:#010x} in superblock copy {copy}")
-                    .into(),
-            ));
-        }
-        let features = Features(raw.feature.get());
-        if features.has(Features::SB_CHECKSUM) {
-            let (at, stored) = (raw.checksum_offset.get(), raw.crc.get());
-            if at as usize != CRC_OFFSET {
-                return Err(bad(format!("checksum_offset {at}, must be {CRC_OFFSET}")));
-            }
-            let computed = f2fs_crc(&bytes[..CRC_OFFSET]);
-            if stored != computed {
-                return Err(bad(format!("checksum {stored:#010x}, computed {computed:#010x}")));
-            }
-        }
-        let log_block = raw.log_block_bytes.get();
-        let block_size = BlockSize::from_log(log_block)
-            .ok_or_else(|| bad(format!("log_blocksize {log_block}, must be 12 or 14")))?;
-        let log_segment = raw.log_blocks_per_segment.get();
-        if log_segment != LOG_BLOCKS_PER_SEGMENT {
-            return Err(bad(format!("log_blocks_per_seg {log_segment}, must be {LOG_BLOCKS_PER_SEGMENT}")));
-        }
-        let (log_sector, log_ratio) = (raw.log_sector_bytes.get(), raw.log_sectors_per_block.get());
-        if !(9..=log_block).contains(&log_sector) || log_ratio != log_block - log_sector {
-            return Err(bad(format!("log_sectorsize {log_sector} with log_sectors_per_block {log_ratio}")));
-        }
-        let (per_section, per_zone) = (raw.segments_per_section.get(), raw.sections_per_zone.get());
-        let (segments, sections) = (raw.segment_count.get(), raw.section_count.get());
-        if !(9..=8_388_608).contains(&segments) {
-            return Err(bad(format!("segment_count {segments}, must be 9 to 8388608")));
-        }
-        if per_section == 0 || per_section > segments {
-            return Err(bad(format!("segs_per_sec {per_section} with {segments} segments")));
-        }
-        if per_zone == 0 || per_zone > sections {
-            return Err(bad(format!("secs_per_zone {per_zone} with {sections} sections")));
-        }
-        let main_segments = raw.segment_count_main.get();
-        if sections == 0 || u64::from(sections) * u64::from(per_section) != u64::from(main_segments) {
-            return Err(bad(format!(
-                "segment_count_main {main_segments} is not section_count {sections} times segs_per_sec {per_section}"
-            )));
-        }
-        let blocks = raw.block_count.get();
-        if u64::from(segments) > blocks >> LOG_BLOCKS_PER_SEGMENT {
-            return Err(bad(format!("segment_count {segments} exceeds block_count {blocks}")));
-        }
-        let cp_payload = raw.cp_payload.get();
-        if cp_payload >= BLOCKS_PER_SEGMENT - 2 - 6 {
-            return Err(bad(format!("cp_payload {cp_payload}, must be less than 504")));
-        }
-        let inos = (raw.node_ino.get(), raw.meta_ino.get(), raw.root_ino.get());
-        if inos != (1, 2, 3) {
-            return Err(bad(format!("node, meta and root inode are {inos:?}, must be (1, 2, 3)")));
-        }
-
-        let area = |start: u32, segments: u32| Area { start: BlockAddr(start), segments };
-        let checkpoint = area(raw.cp_blkaddr.get(), raw.segment_count_ckpt.get());
-        let sit = area(raw.sit_blkaddr.get(), raw.segment_count_sit.get());
-        let nat = area(raw.nat_blkaddr.get(), raw.segment_count_nat.get());
-        let ssa = area(raw.ssa_blkaddr.get(), raw.segment_count_ssa.get());
-        let main = area(raw.main_blkaddr.get(), main_segments);
-        if checkpoint.start.0 != raw.segment0_blkaddr.get() {
-            return Err(bad(format!(
-                "cp_blkaddr {} differs from segment0_blkaddr {}",
-                checkpoint.start.0,
-                raw.segment0_blkaddr.get()
-            )));
-        }
-        if checkpoint.start.0 < 2 || checkpoint.segments != 2 {
-            return Err(bad(format!(
-                "checkpoint area of {} segments at {}",
-                checkpoint.segments, checkpoint.start
-            )));
-        }
-        let areas = [("checkpoint", checkpoint), ("SIT", sit), ("NAT", nat), ("SSA", ssa), ("main", main)];
-        for pair in areas.windows(2) {
-            let ((before, a), (after, b)) = (pair[0], pair[1]);
-            if a.end() != u64::from(b.start.0) {
-                return Err(bad(format!(
-                    "{before} area ends at block {}, {after} area starts at {}",
-                    a.end(),
-                    b.start
-                )));
-            }
-        }
-        let end = checkpoint.start.0 as u64 + (u64::from(segments) << LOG_BLOCKS_PER_SEGMENT);
-        if main.end() > end {
-            return Err(bad(format!("main area ends at block {}, the segments at {end}", main.end())));
-        }
-        // mkfs.f2fs uses 16 TiB up to the last block, although that block's address is not valid in the map
-        // of a file.
-        if end > 1 << 32 || main.end() * block_size.bytes() as u64 > device_bytes {
-            return Err(bad(format!(
-                "the volume needs {} bytes, the device has {device_bytes}: truncated image?",
-                main.end() * block_size.bytes() as u64
-            )));
-        }
-        let even = |segments: u32| segments > 0 && segments % 2 == 0;
-        if !even(sit.segments) || !even(nat.segments) {
-            return Err(bad(format!(
-                "{} SIT and {} NAT segments, both must be even",
-                sit.segments, nat.segments
-            )));
-        }
-        let sit_capacity = sit.blocks() / 2 * block_size.sit_entries() as u64;
-        if sit_capacity < u64::from(main_segments) {
-            return Err(bad(format!(
-                "SIT has entries for {sit_capacity} segments, main has {main_segments}"
-            )));
-        }
-
-        let (cold, hot) = (raw.extension_count.get() as usize, usize::from(raw.hot_ext_count));
-        if cold > EXTENSIONS_MAX || cold + hot > EXTENSIONS_MAX {
-            return Err(bad(format!("{cold} cold and {hot} hot extensions, at most 64 together")));
-        }
-        let extension = |slot: &[u8; 8]| until_nul(slot);
-        let devices: Vec<VolumeDevice> = raw
-            .devs
-            .iter()
-            .take_while(|dev| dev.path[0] != 0)
-            .map(|dev| VolumeDevice { path: until_nul(&dev.path), segments: dev.total_segments.get() })
-            .collect();
-        let on_devices: u64 = devices.iter().map(|dev| u64::from(dev.segments)).sum();
-        if !devices.is_empty() && on_devices != u64::from(segments) {
-            return Err(bad(format!("the devices have {on_devices} segments, the volume {segments}")));
-        }
-
-        Ok(Superblock {
-            block_size,
-            log_sector_bytes: log_sector,
-            segments_per_section: per_section,
-            sections_per_zone: per_zone,
-            blocks,
-            segments,
-            sections,
-            checkpoint,
-            sit,
-            nat,
-            ssa,
-            main,
-            root_ino: Ino(inos.2),
-            uuid: raw.uuid,
-            label: label_of(raw),
-            cold_extensions: raw.extension_list[..cold].iter().map(extension).collect(),
-            hot_extensions: raw.extension_list[cold..cold + hot].iter().map(extension).collect(),
-            cp_payload,
-            features,
-            devices,
-            quota_inos: raw.qf_ino.map(|ino| Ino(ino.get())),
-            encoding: raw.s_encoding.get(),
-            encoding_flags: raw.s_encoding_flags.get(),
-        })
-    }
-
     /// Copies of each SIT block: half of the area's blocks.
     #[must_use]
     pub fn sit_blocks(&self) -> u32 {

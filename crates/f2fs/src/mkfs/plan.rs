@@ -281,6 +281,23 @@ impl Geometry {
         })
     }
 
+    /// Sets the places of the areas, which follow one another without a gap.
+    fn place_areas(&self, raw: &mut raw::Superblock, options: &Options) {
+        raw.segment0_blkaddr.set(self.segment0);
+        let mut next = self.segment0;
+        for (start, count, segments) in [
+            (&mut raw.cp_blkaddr, &mut raw.segment_count_ckpt, CHECKPOINT_SEGMENTS),
+            (&mut raw.sit_blkaddr, &mut raw.segment_count_sit, self.areas.sit),
+            (&mut raw.nat_blkaddr, &mut raw.segment_count_nat, self.areas.nat),
+            (&mut raw.ssa_blkaddr, &mut raw.segment_count_ssa, self.areas.ssa),
+            (&mut raw.main_blkaddr, &mut raw.segment_count_main, self.zones * options.segments_per_zone()),
+        ] {
+            start.set(next);
+            count.set(segments);
+            next += segments * BLOCKS_PER_SEGMENT;
+        }
+    }
+
     fn raw_superblock(
         &self,
         options: &Options,
@@ -302,20 +319,7 @@ impl Geometry {
         raw.section_count.set(self.zones * options.sections_per_zone);
         raw.segment_count.set(self.segments);
 
-        // The areas follow one another without a gap.
-        raw.segment0_blkaddr.set(self.segment0);
-        let mut next = self.segment0;
-        for (start, count, segments) in [
-            (&mut raw.cp_blkaddr, &mut raw.segment_count_ckpt, CHECKPOINT_SEGMENTS),
-            (&mut raw.sit_blkaddr, &mut raw.segment_count_sit, self.areas.sit),
-            (&mut raw.nat_blkaddr, &mut raw.segment_count_nat, self.areas.nat),
-            (&mut raw.ssa_blkaddr, &mut raw.segment_count_ssa, self.areas.ssa),
-            (&mut raw.main_blkaddr, &mut raw.segment_count_main, self.zones * options.segments_per_zone()),
-        ] {
-            start.set(next);
-            count.set(segments);
-            next += segments * BLOCKS_PER_SEGMENT;
-        }
+        self.place_areas(&mut raw, options);
 
         let (node_ino, meta_ino, root_ino) = (1, 2, 3);
         raw.node_ino.set(node_ino);

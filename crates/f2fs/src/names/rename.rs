@@ -25,6 +25,20 @@ pub enum RenameMode {
     Exchange,
 }
 
+/// A rename whose names were looked up.
+struct Move<'a> {
+    from_dir: Ino,
+    from: &'a [u8],
+    to_dir: Ino,
+    to: &'a [u8],
+    /// The entry that moves.
+    source: Found,
+    /// The type of the inode that moves.
+    kind: FileType,
+    /// The entry that has the new name already.
+    target: Option<Found>,
+}
+
 impl Names {
     /// Renames an inode, in the same or to another directory.
     pub(crate) fn rename(
@@ -82,11 +96,28 @@ impl Names {
     /// entered.
     fn move_name(
         &mut self,
-        (from_dir, from): (Ino, &[u8]),
-        (to_dir, to): (Ino, &[u8]),
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
         mode: RenameMode,
         left: &mut Option<(Ino, FileType)>,
     ) -> Result<()> {
+        let moving = self.check_move(from, to, mode)?;
+        match (mode, &moving.target) {
+            (RenameMode::NoReplace, Some(_)) => Err(Error::Exists),
+            (RenameMode::Exchange, None) => Err(Error::NotFound),
+            (RenameMode::Exchange, Some(target)) => self.exchange(&moving, target),
+            (_, Some(target)) => self.move_over(&moving, target, left),
+            (_, None) => self.move_to_new(&moving, left),
+        }
+    }
+
+    /// Looks up the names of a rename, and returns an error if the source must not move to the new place.
+    fn check_move<'a>(
+        &self,
+        (from_dir, from): (Ino, &'a [u8]),
+        (to_dir, to): (Ino, &'a [u8]),
+        mode: RenameMode,
+    ) -> Result<Move<'a>> {
         self.check_change(from_dir, from)?;
         self.check_change(to_dir, to)?;
         if [from, to].iter().any(|name| matches!(*name, b"." | b"..")) {
@@ -95,9 +126,8 @@ impl Names {
         let source = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
         let target = self.find_entry(to_dir, to)?;
         let moved = self.nodes().inode(source.ino)?;
-        let (kind, moved_is_dir) = (moved.file_type(), moved.is_directory());
-        let fixed = |node: &NodeBlock| node.has_flag(flag::IMMUTABLE | flag::APPEND);
-        if fixed(&moved) || self.nodes().inode(from_dir)?.has_flag(flag::APPEND) {
+        let kind = moved.file_type();
+        if is_fixed(&moved) || self.nodes().inode(from_dir)?.has_flag(flag::APPEND) {
             return Err(Error::NotPermitted);
         }
         drop(moved);
@@ -105,7 +135,7 @@ impl Names {
         if let (RenameMode::Exchange, Some(target)) = (mode, &target) {
             self.check_project(from_dir, target.ino)?;
         }
-        if moved_is_dir && self.is_ancestor(source.ino, to_dir)? {
+        if kind == FileType::Directory && self.is_ancestor(source.ino, to_dir)? {
             return Err(Error::Invalid("a directory cannot be moved into itself".into()));
         }
         for dir in [from_dir, to_dir] {
@@ -113,75 +143,96 @@ impl Names {
                 return Err(Error::NoKey);
             }
         }
-        match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
-            (RenameMode::Exchange, None) => return Err(Error::NotFound),
-            (RenameMode::Exchange, Some(target)) => {
-                if fixed(&*self.nodes().inode(target.ino)?)
-                    || self.nodes().inode(to_dir)?.has_flag(flag::APPEND)
-                {
-                    return Err(Error::NotPermitted);
-                }
-                let other = self.nodes().inode(target.ino)?;
-                let (other_kind, other_is_dir) = (other.file_type(), other.is_directory());
-                drop(other);
-                if other_is_dir && self.is_ancestor(target.ino, from_dir)? {
-                    return Err(Error::Invalid("a directory cannot be moved into itself".into()));
-                }
-                if source.ino == target.ino {
-                    return Ok(());
-                }
-                self.ready_to_move(source.ino, from_dir, &source, to_dir)?;
-                self.ready_to_move(target.ino, to_dir, &target, from_dir)?;
-                self.set_target(from_dir, &source, target.ino, other_kind)?;
-                self.set_target(to_dir, &target, source.ino, kind)?;
-                self.moved(source.ino, kind, from_dir, to_dir, to)?;
-                self.moved(target.ino, other_kind, to_dir, from_dir, from)?;
+        Ok(Move { from_dir, from, to_dir, to, source, kind, target })
+    }
+
+    /// Exchanges the source with the target.
+    fn exchange(&mut self, moving: &Move<'_>, target: &Found) -> Result<()> {
+        let Move { from_dir, from, to_dir, to, ref source, kind, .. } = *moving;
+        if is_fixed(&*self.nodes().inode(target.ino)?) || self.nodes().inode(to_dir)?.has_flag(flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        let other_kind = self.nodes().inode(target.ino)?.file_type();
+        if other_kind == FileType::Directory && self.is_ancestor(target.ino, from_dir)? {
+            return Err(Error::Invalid("a directory cannot be moved into itself".into()));
+        }
+        if source.ino == target.ino {
+            return Ok(());
+        }
+        self.ready_to_move(source.ino, from_dir, source, to_dir)?;
+        self.ready_to_move(target.ino, to_dir, target, from_dir)?;
+        self.set_target(from_dir, source, target.ino, other_kind)?;
+        self.set_target(to_dir, target, source.ino, kind)?;
+        self.moved(source.ino, kind, from_dir, to_dir, to)?;
+        self.moved(target.ino, other_kind, to_dir, from_dir, from)?;
+        self.touch_dirs(moving)
+    }
+
+    /// Moves the source to a name that the target has, which loses it.
+    fn move_over(
+        &mut self,
+        moving: &Move<'_>,
+        target: &Found,
+        left: &mut Option<(Ino, FileType)>,
+    ) -> Result<()> {
+        let Move { from_dir, to_dir, to, ref source, kind, .. } = *moving;
+        if source.ino == target.ino {
+            return Ok(());
+        }
+        let victim = self.nodes().inode(target.ino)?;
+        let victim_kind = victim.file_type();
+        if is_fixed(&victim) || self.nodes().inode(to_dir)?.has_flag(flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+        drop(victim);
+        match (kind, victim_kind) {
+            (FileType::Directory, FileType::Directory) if !self.is_empty_dir(target.ino)? => {
+                return Err(Error::NotEmpty);
             }
-            (_, Some(target)) => {
-                if source.ino == target.ino {
-                    return Ok(());
-                }
-                let victim = self.nodes().inode(target.ino)?;
-                let victim_is_dir = victim.is_directory();
-                if fixed(&victim) || self.nodes().inode(to_dir)?.has_flag(flag::APPEND) {
-                    return Err(Error::NotPermitted);
-                }
-                drop(victim);
-                match (moved_is_dir, victim_is_dir) {
-                    (true, false) => return Err(Error::NotDirectory),
-                    (false, true) => return Err(Error::IsDirectory),
-                    (true, true) if !self.is_empty_dir(target.ino)? => return Err(Error::NotEmpty),
-                    _ => {}
-                }
-                self.require_orphan_room(target.ino)?;
-                self.ready_to_move(source.ino, from_dir, &source, to_dir)?;
-                self.set_target(to_dir, &target, source.ino, kind)?;
-                self.leave_to(from_dir, &source, left)?;
-                self.moved(source.ino, kind, from_dir, to_dir, to)?;
-                if victim_is_dir {
-                    self.add_links(to_dir, -1)?;
-                    self.add_links(target.ino, -1)?;
-                }
-                self.drop_link(target.ino)?;
+            (FileType::Directory, FileType::Directory) => {}
+            (FileType::Directory, _) => return Err(Error::NotDirectory),
+            (_, FileType::Directory) => return Err(Error::IsDirectory),
+            _ => {}
+        }
+        self.require_orphan_room(target.ino)?;
+        self.ready_to_move(source.ino, from_dir, source, to_dir)?;
+        self.set_target(to_dir, target, source.ino, kind)?;
+        self.leave_to(from_dir, source, left)?;
+        self.moved(source.ino, kind, from_dir, to_dir, to)?;
+        if victim_kind == FileType::Directory {
+            self.add_links(to_dir, -1)?;
+            self.add_links(target.ino, -1)?;
+        }
+        self.drop_link(target.ino)?;
+        self.touch_dirs(moving)
+    }
+
+    /// Moves the source to a name that is free.
+    fn move_to_new(&mut self, moving: &Move<'_>, left: &mut Option<(Ino, FileType)>) -> Result<()> {
+        let Move { from_dir, from, to_dir, to, ref source, kind, .. } = *moving;
+        self.require_entry_space(to_dir, to, 0)?;
+        self.ready_to_move(source.ino, from_dir, source, to_dir)?;
+        // Entering a name may convert an inline directory to blocks, so the source entry must be
+        // looked up again.
+        let shifts = from_dir == to_dir && self.nodes().inode(from_dir)?.has_inline(inline::DENTRY);
+        self.enter(to_dir, to, source.ino, kind)?;
+        match shifts {
+            true => {
+                let shifted = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
+                self.leave_to(from_dir, &shifted, left)?;
+                self.moved(shifted.ino, kind, from_dir, to_dir, to)?;
             }
-            (_, None) => {
-                self.require_entry_space(to_dir, to, 0)?;
-                self.ready_to_move(source.ino, from_dir, &source, to_dir)?;
-                // Entering a name may convert an inline directory to blocks, so the source entry must be
-                // looked up again.
-                let shifts = from_dir == to_dir && self.nodes().inode(from_dir)?.has_inline(inline::DENTRY);
-                self.enter(to_dir, to, source.ino, kind)?;
-                let source = match shifts {
-                    true => self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?,
-                    false => source,
-                };
-                self.leave_to(from_dir, &source, left)?;
+            false => {
+                self.leave_to(from_dir, source, left)?;
                 self.moved(source.ino, kind, from_dir, to_dir, to)?;
             }
         }
-        self.touch_dir(from_dir)?;
-        self.touch_dir(to_dir)
+        self.touch_dirs(moving)
+    }
+
+    fn touch_dirs(&mut self, moving: &Move<'_>) -> Result<()> {
+        self.touch_dir(moving.from_dir)?;
+        self.touch_dir(moving.to_dir)
     }
 
     /// Reads everything that moving an inode out of a directory changes, so that a read error cannot leave
@@ -224,4 +275,9 @@ impl Names {
         }
         Ok(())
     }
+}
+
+/// Returns true if an inode must keep its names.
+fn is_fixed(node: &NodeBlock) -> bool {
+    node.has_flag(flag::IMMUTABLE | flag::APPEND)
 }
