@@ -89,10 +89,13 @@ pub enum Verb {
     /// Find out a card's properties and how to format it.
     Probe(verbs::probe::Args),
     /// Run the experiments on every file system, on a modelled card.
+    #[cfg(feature = "lab")]
     Study(verbs::study::Args),
     /// Run the experiments repeatedly in a directory of a real device.
+    #[cfg(feature = "lab")]
     Bench(verbs::bench::Args),
     /// Show the results of a study or bench, or compare two.
+    #[cfg(feature = "lab")]
     Report(verbs::report::Args),
     /// Mount a volume through FUSE.
     Mount(verbs::mount::Args),

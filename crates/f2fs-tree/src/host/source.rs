@@ -6,6 +6,9 @@
 //! its depth nor the length of its paths matters. Symbolic links are never followed; file systems mounted
 //! inside the tree are.
 
+// The types of the fields of stat(2) depend on the machine.
+#![allow(clippy::unnecessary_cast)]
+
 use std::{
     collections::{HashMap, VecDeque},
     ffi::{CStr, CString, OsStr},

@@ -1,5 +1,6 @@
 //! One file per verb: its arguments and its action.
 
+#[cfg(feature = "lab")]
 pub mod bench;
 pub mod card;
 pub mod cat;
@@ -15,6 +16,7 @@ pub mod gc;
 pub mod getfattr;
 pub mod import;
 pub mod info;
+#[cfg(feature = "lab")]
 mod lab_run;
 pub mod ln;
 pub mod ls;
@@ -26,12 +28,14 @@ pub mod mv;
 pub mod partitions;
 pub mod probe;
 pub mod quota;
+#[cfg(feature = "lab")]
 pub mod report;
 pub mod rescue;
 pub mod resize;
 pub mod rm;
 pub mod setfattr;
 pub mod stat;
+#[cfg(feature = "lab")]
 pub mod study;
 pub mod tree;
 pub mod trim;
@@ -45,11 +49,14 @@ use crate::cli::Verb;
 /// Runs a verb. Returns the program's exit code.
 pub fn run(verb: Verb) -> Result<ExitCode> {
     match verb {
+        #[cfg(feature = "lab")]
         Verb::Study(args) => return study::run(&args),
         Verb::Cat(args) => return cat::run(&args),
+        #[cfg(feature = "lab")]
         Verb::Bench(args) => return bench::run(&args),
         Verb::Fsck(args) => return fsck::run(&args),
         Verb::Rescue(args) => rescue::run(&args),
+        #[cfg(feature = "lab")]
         Verb::Report(args) => report::run(&args),
         Verb::Trim(args) => trim::run(&args),
         Verb::Probe(args) => probe::run(&args),
