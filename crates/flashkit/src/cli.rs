@@ -68,6 +68,8 @@ pub enum Verb {
     Chown(verbs::chown::Args),
     /// Set and remove extended attributes.
     Setfattr(verbs::setfattr::Args),
+    /// Print or change the label of a volume.
+    Label(verbs::label::Args),
     /// Show on-disk structures.
     Dump(verbs::dump::Args),
     /// Report the space saved by compression and the part that can be released.

@@ -23,7 +23,9 @@ struct Tools {
 impl Tools {
     fn new() -> Tools {
         let links = tempfile::tempdir().unwrap();
-        for name in ["mkfs.f2fs", "make_f2fs", "sload.f2fs", "sload_f2fs", "dump.f2fs", "fsck.f2fs"] {
+        for name in
+            ["mkfs.f2fs", "make_f2fs", "sload.f2fs", "sload_f2fs", "dump.f2fs", "fsck.f2fs", "f2fslabel"]
+        {
             symlink(env!("CARGO_BIN_EXE_flashkit"), links.path().join(name)).unwrap();
         }
         Tools { links, work: tempfile::tempdir().unwrap() }
@@ -389,6 +391,21 @@ fn a_check_has_the_exit_codes_of_fsck() {
     assert_eq!(tools.fails("fsck.f2fs nothing").0, 8);
     assert_eq!(tools.fails("fsck.f2fs").0, 16);
     assert_eq!(tools.fails("fsck.f2fs -Q IMG").0, 16);
+}
+
+#[test]
+fn a_label_is_printed_and_changed() {
+    let tools = Tools::new();
+    tools.blank("IMG", 64 << 20);
+    tools.ok("mkfs.f2fs -q -l first IMG");
+    assert_eq!(tools.ok("f2fslabel IMG"), "Info: volume label = first\n");
+    assert_eq!(tools.ok("f2fslabel IMG 'n\u{e4}chstes'"), "Info: volume label is changed to n\u{e4}chstes\n");
+    assert_eq!(ok(tools.dir(), &["label", "IMG"]), "n\u{e4}chstes\n");
+    assert_eq!(ok(tools.dir(), &["label", "IMG", "", "--json"]), "{\n  \"label\": \"\"\n}\n");
+    assert!(model::fsck::fsck_image(&tools.path("IMG")).is_ok());
+    assert_eq!(tools.fails("f2fslabel").0, 1);
+    assert_eq!(tools.fails("f2fslabel nothing x").0, 255);
+    assert_eq!(tools.fails(&format!("f2fslabel IMG {}", "x".repeat(513))).0, 255);
 }
 
 #[test]

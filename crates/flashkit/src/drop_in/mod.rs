@@ -5,6 +5,7 @@
 
 mod dump;
 mod fsck;
+mod label;
 mod mkfs;
 mod number;
 mod sload;
@@ -52,7 +53,7 @@ enum Done {
     Help,
 }
 
-const TOOLS: [Tool; 4] = [mkfs::TOOL, sload::TOOL, fsck::TOOL, dump::TOOL];
+const TOOLS: [Tool; 5] = [mkfs::TOOL, sload::TOOL, fsck::TOOL, dump::TOOL, label::TOOL];
 
 /// Returns the tool that the program's own name denotes. Android writes `_` for the dot, and `make_f2fs` for
 /// mkfs.f2fs.

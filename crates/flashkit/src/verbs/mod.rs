@@ -18,6 +18,7 @@ pub mod import;
 pub mod info;
 #[cfg(feature = "lab")]
 mod lab_run;
+pub mod label;
 pub mod ln;
 pub mod ls;
 pub mod man;
@@ -69,6 +70,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Import(args) => import::run(&args),
         Verb::Info(args) => info::run(&args),
         Verb::Partitions(args) => partitions::run(&args),
+        Verb::Label(args) => label::run(&args),
         Verb::Ls(args) => ls::run(&args),
         Verb::Tree(args) => tree::run(&args),
         Verb::Stat(args) => stat::run(&args),
