@@ -3,7 +3,7 @@
 # Finds the cargo of rustup in a shell that does not have it in its path yet, before an older one of the distribution.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: setup programs test study bench lint targets unit hostile golden install
+.PHONY: setup programs test study bench lint targets unit hostile golden install deb
 
 ## setup: install what is missing on Debian or Ubuntu
 setup:
@@ -70,3 +70,8 @@ golden: setup
 PREFIX ?= /usr/local
 install:
 	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) scripts/install
+
+## deb: a Debian package for the C library of this system and newer ones; scripts/try-deb tries it in a clean tree
+deb:
+	cargo build --release --locked -p flashkit
+	scripts/deb
