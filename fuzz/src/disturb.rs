@@ -5,7 +5,10 @@
 
 use f2fs::{
     Result,
-    engine::{Engine, NewNode, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode},
+    engine::{
+        Engine, FileSize, FinalSymlink, Limits, NewNode, Policy, QuotaLimits, RenameMode, SetAttr, SyncScope,
+        XattrMode,
+    },
     format::{FileType, inode::flag, quota::QuotaKind},
     units::{Ino, Time},
 };
@@ -59,12 +62,12 @@ pub fn disturb(volume: &mut Engine) -> Disturbed {
     for kind in QuotaKind::ALL {
         disturbed.note(volume.set_quota_limits(kind, 0, limits));
     }
-    volume.set_privileged(false);
+    volume.set_limits(Limits::Enforced);
     let compress = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
     disturbed.note(volume.set_attr(root, &compress));
     for (n, (path, ino)) in children.iter().enumerate() {
         let at = path.iter().rposition(|byte| *byte == b'/');
-        let dir = at.map_or(Some(root), |at| volume.resolve(&path[..at], false).ok());
+        let dir = at.map_or(Some(root), |at| volume.resolve(&path[..at], FinalSymlink::NoFollow).ok());
         let name = &path[at.map_or(0, |at| at + 1)..];
         if let Some(dir) = dir {
             change(volume, n, dir, name, *ino, root, &mut disturbed);
@@ -119,12 +122,12 @@ fn change(
         disturbed.note(volume.write(ino, (n as u64 * 7001) % 100_000, &[7; 9000]));
         disturbed.note(volume.truncate(ino, (n as u64 * 3001) % 50_000));
         disturbed.note(volume.punch_hole(ino, 100, 9000));
-        disturbed.note(volume.zero_range(ino, 5000, 20_000, n % 2 == 0));
+        disturbed.note(volume.zero_range(ino, 5000, 20_000, [FileSize::Stays, FileSize::Grows][n % 2]));
         disturbed.note(volume.insert_range(ino, 1 << 14, 1 << 15));
         disturbed.note(volume.collapse_range(ino, 0, 1 << 14));
         disturbed.note(volume.release_saved(ino));
         disturbed.note(volume.reserve_saved(ino));
-        disturbed.note(volume.fsync(ino, n % 2 == 0));
+        disturbed.note(volume.fsync(ino, [SyncScope::Data, SyncScope::Everything][n % 2]));
     }
     disturbed.note(volume.set_xattr(ino, b"user.fuzz", &[n as u8; 300], XattrMode::Set));
     match n % 4 {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use f2fs::{
     Error, Result,
-    engine::Engine,
+    engine::{Engine, FinalSymlink},
     format::{FileType, quota::QuotaKind},
     units::{Ino, Nid, SegNo},
 };
@@ -80,7 +80,7 @@ pub fn read_everything(volume: &Engine) -> Survey {
     }
     let _ = volume.space();
     export_some(volume, &mut survey);
-    survey.note(volume.resolve(b"/a/../link/./b", true));
+    survey.note(volume.resolve(b"/a/../link/./b", FinalSymlink::Follow));
     survey
 }
 

@@ -5,7 +5,7 @@ use std::{fs, io::Write, path::Path, process::Command, sync::Arc};
 use block::{Device, Overlay};
 use f2fs::{
     Error,
-    engine::{Engine, Options},
+    engine::{Engine, FinalSymlink, Options},
     format::FileType,
 };
 use f2fs_tree::{
@@ -195,12 +195,12 @@ fn holes_stay_holes() {
 #[test]
 fn a_part_of_a_volume_can_be_exported() {
     let volume = open("base");
-    let file = volume.resolve(b"x-dir/heir", false).expect("it exists");
+    let file = volume.resolve(b"x-dir/heir", FinalSymlink::NoFollow).expect("it exists");
     let mut one = VolumeSource::new(&volume, file, b"copy").expect("a source");
     let all = everything(&mut one);
     assert_eq!(all.len(), 1);
     assert_eq!(all[0].0.path, b"copy");
-    let dir = volume.resolve(b"x-dir", false).expect("it exists");
+    let dir = volume.resolve(b"x-dir", FinalSymlink::NoFollow).expect("it exists");
     let all = everything(&mut VolumeSource::new(&volume, dir, b"ignored").expect("a source"));
     let paths: Vec<_> =
         all.iter().map(|(entry, _)| String::from_utf8_lossy(&entry.path).into_owned()).collect();
@@ -231,7 +231,7 @@ fn encrypted_entries_are_reported_and_the_rest_is_exported() {
 #[test]
 fn damage_loses_only_the_damaged_parts() {
     let volume = open("base");
-    let victim = volume.resolve(b"punched", false).expect("it exists");
+    let victim = volume.resolve(b"punched", FinalSymlink::NoFollow).expect("it exists");
     let inode = volume.inode(victim).expect("readable");
     // An address far outside, in the middle of a file.
     let at = volume.nat_entry(victim.into()).expect("in use").addr;

@@ -13,9 +13,9 @@ use std::{
 use block::{Counted, Device, MemoryDevice};
 use f2fs::{
     Error,
-    engine::{self, Engine},
+    engine::{self, Engine, FinalSymlink},
     format::{BlockSize, FileType},
-    mkfs::{self, DeviceSize, NewVolume, Plan},
+    mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::{Ino, Time},
 };
 use f2fs_tree::{
@@ -45,7 +45,7 @@ fn volume_options() -> engine::Options {
 /// Makes a volume in a new image and fills it.
 fn make(image: &Path, plan: &Plan, bytes: u64, source: &mut dyn Source) -> f2fs::Result<(Filled, Engine)> {
     File::create(image).and_then(|file| file.set_len(bytes)).unwrap();
-    let mut new = NewVolume::begin(device(image), plan, true, volume_options())?;
+    let mut new = NewVolume::begin(device(image), plan, DeviceContent::Zeroes, volume_options())?;
     let filled = fill(new.volume(), ROOT, source, FillOptions { root: true, ..FillOptions::default() })?;
     Ok((filled, new.finish()?))
 }
@@ -231,7 +231,7 @@ fn taken_and_counted(features: &str, block_size: BlockSize, entries: Vec<Entry>)
     let need =
         count(&mut given(entries.clone(), &data), &transform, &plan.superblock, &volume_options()).unwrap();
     let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new(bytes));
-    let mut new = NewVolume::begin(memory, &plan, true, volume_options()).unwrap();
+    let mut new = NewVolume::begin(memory, &plan, DeviceContent::Zeroes, volume_options()).unwrap();
     let before = new.volume().counters();
     let filled = fill(new.volume(), ROOT, &mut given(entries, &data), FillOptions::default()).unwrap();
     let after = new.volume().counters();
@@ -428,7 +428,9 @@ fn an_import_merges_directories_and_replaces_files() {
     drop(volume);
     assert_clean(&image);
     let volume = support::open_read_only(&image);
-    let get = |path: &str| volume.resolve(path.as_bytes(), false).and_then(|ino| volume.stat(ino)).unwrap();
+    let get = |path: &str| {
+        volume.resolve(path.as_bytes(), FinalSymlink::NoFollow).and_then(|ino| volume.stat(ino)).unwrap()
+    };
     assert_eq!((get("/sub/kept").size, get("/sub/kept").links), (10, 1));
     assert_eq!(get("/sub/replaced").size, 10);
     assert_eq!(get("/sub/becomes-dir").kind, FileType::Directory);
@@ -469,7 +471,7 @@ fn images_repeat_to_the_byte() {
         let epoch = Time { seconds: 1_000_000_000, nanoseconds: 0 };
         let plan = plan(&options("extra_attr,inode_crtime"), bytes);
         let options = engine::Options::new(move || epoch);
-        let mut new = NewVolume::begin(device(&image), &plan, true, options).unwrap();
+        let mut new = NewVolume::begin(device(&image), &plan, DeviceContent::Zeroes, options).unwrap();
         let transform = Transform { latest: Some(epoch), ..Transform::default() };
         let options = FillOptions { transform, root: true, ..FillOptions::default() };
         fill(new.volume(), ROOT, &mut DirSource::new(&tree).unwrap(), options).unwrap();
@@ -486,7 +488,7 @@ fn old_content_of_a_device_does_not_show_through() {
     let bytes = 64u64 << 20;
     let plan = plan(&options("quota"), bytes);
     fs::write(&image, vec![0xA5; bytes as usize]).unwrap();
-    let mut new = NewVolume::begin(device(&image), &plan, false, volume_options()).unwrap();
+    let mut new = NewVolume::begin(device(&image), &plan, DeviceContent::Unknown, volume_options()).unwrap();
     let data = RefCell::new(0);
     fill(new.volume(), ROOT, &mut given(vec![file("x", 5000)], &data), FillOptions::default()).unwrap();
     drop(new.finish().unwrap());
@@ -498,7 +500,7 @@ fn links_to_missing_targets_are_errors_with_the_path() {
     let data = RefCell::new(0);
     let plan = plan(&options(""), 64 << 20);
     let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
-    let mut new = NewVolume::begin(memory, &plan, true, volume_options()).unwrap();
+    let mut new = NewVolume::begin(memory, &plan, DeviceContent::Zeroes, volume_options()).unwrap();
     for (kind, part) in [
         (Kind::HardLink { to: b"none".to_vec() }, "a/b: hard link to none"),
         (Kind::HardLink { to: b"no/such".to_vec() }, "a/b: hard link to no/such"),
@@ -558,7 +560,7 @@ fn filling_a_volume_with_many_names_reads_each_block_of_their_directory_few_time
     let small_cache = engine::Options { cache_bytes: 1 << 20, ..volume_options() };
     let device = Arc::new(Counted::new(MemoryDevice::new(128 << 20)));
     let plan = plan(&options(""), 128 << 20);
-    let mut new = NewVolume::begin(device.clone(), &plan, true, small_cache).unwrap();
+    let mut new = NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, small_cache).unwrap();
     device.take_counts();
     let mut source = DirSource::new(&tree).unwrap();
     let filled = fill(new.volume(), ROOT, &mut source, FillOptions::default()).unwrap();

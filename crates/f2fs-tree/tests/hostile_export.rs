@@ -13,7 +13,7 @@ use std::{
 use block::{Device, MemoryDevice};
 use f2fs::{
     Error, Place, Result,
-    engine::{Engine, NewNode, Options, XattrMode},
+    engine::{Engine, FinalSymlink, NewNode, Options, XattrMode},
     format::{
         BlockSize,
         block_size::{DENTRY_BYTES, NAME_SLOT_BYTES},
@@ -124,7 +124,7 @@ fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
         rename(odd, from, to);
     }
     rename(odd, b"z0z", b"z\0z");
-    let other = volume.resolve(b"/d", false).expect("it exists");
+    let other = volume.resolve(b"/d", FinalSymlink::NoFollow).expect("it exists");
     for (name, ino) in [(&b"self"[..], cycle), (b"above", ROOT), (b"other", other)] {
         let at = entry_at(&volume, cycle, name).0 + 4;
         device.write(at, &ino.0.to_le_bytes()).expect("in memory");

@@ -10,8 +10,8 @@ use std::{
 
 use block::{Counted, Device, MemoryDevice, Rng};
 use f2fs::{
-    engine::{Engine, NewNode, Options},
-    mkfs::{self, DeviceSize, Plan},
+    engine::{Engine, NewNode, Options, SyncScope},
+    mkfs::{self, DeviceContent, DeviceSize, Plan},
     units::{Ino, Time},
 };
 use serde_json::json;
@@ -51,7 +51,7 @@ fn volume(device: Arc<dyn Device>) -> Result<Engine> {
     let options = mkfs::Options::new([7; 16]);
     let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
     let plan = Plan::new(&options, &[size])?;
-    mkfs::NewVolume::begin(device.clone(), &plan, true, Options::new(now))?.finish()?;
+    mkfs::NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, Options::new(now))?.finish()?;
     Ok(Engine::open(device, Options::new(now))?)
 }
 
@@ -71,7 +71,7 @@ fn sequential_write() -> Result<f64> {
         for offset in (0..FILE_BYTES).step_by(data.len()) {
             volume.write(ino, offset, &data)?;
         }
-        volume.fsync(ino, false)?;
+        volume.fsync(ino, SyncScope::Everything)?;
         times.push(begun.elapsed());
         let root = volume.superblock().root_ino;
         volume.unlink(root, format!("{pass}").as_bytes())?;
@@ -138,12 +138,12 @@ fn overwrite_and_fsync() -> Result<(f64, f64)> {
     let ino = file(&mut volume, b"file")?;
     volume.write(ino, 0, &vec![1; 16 << 20])?;
     volume.checkpoint()?;
-    volume.fsync(ino, false)?;
+    volume.fsync(ino, SyncScope::Everything)?;
     let (mut blocks, mut flushes) = (0, 0);
     for n in 0..1000 {
         let before = device.counts();
         volume.write(ino, n % 4096 * 4096, &[2; 4096])?;
-        volume.fsync(ino, false)?;
+        volume.fsync(ino, SyncScope::Everything)?;
         let after = device.counts();
         blocks = blocks.max((after.written_bytes - before.written_bytes) / 4096);
         flushes = flushes.max(after.flushes - before.flushes);

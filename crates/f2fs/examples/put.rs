@@ -7,7 +7,7 @@ use f2fs::OpenOptions;
 fn main() -> Result<(), Box<dyn Error>> {
     let [image, from, to] = arguments().ok_or("usage: put IMAGE FILE PATH")?;
     let mut from = fs::File::open(from)?;
-    let volume = OpenOptions::new().write(true).clock(SystemTime::now).open_path(image)?;
+    let volume = OpenOptions::new().write().clock(SystemTime::now).open_path(image)?;
     if let Some((parent, _)) = to.rsplit_once('/') {
         volume.create_dir_all(parent)?;
     }

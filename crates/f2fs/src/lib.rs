@@ -17,7 +17,7 @@
 //! volume.close()?;
 //!
 //! // An image that is there, for changes.
-//! let volume = OpenOptions::new().write(true).clock(SystemTime::now).open_path(&image)?;
+//! let volume = OpenOptions::new().write().clock(SystemTime::now).open_path(&image)?;
 //! let mut log = volume.create_file("/log")?;
 //! writeln!(log, "started")?;
 //! log.sync_all()?; // durable now; everything else is when the volume is closed

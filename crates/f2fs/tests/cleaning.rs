@@ -7,8 +7,8 @@ use std::sync::Arc;
 use block::{MemoryDevice, Rng};
 use f2fs::{
     Error,
-    engine::{ActiveLogs, Engine, InPlace, NewNode, Options, Policy},
-    mkfs::{self, DeviceSize, NewVolume, Plan},
+    engine::{ActiveLogs, Engine, InPlace, NewNode, Options, Policy, SyncScope},
+    mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::Ino,
 };
 
@@ -167,7 +167,7 @@ fn nodes_and_data_take_turns_on_a_nearly_full_volume() {
                     Ok(ino) => {
                         small.push((name, ino));
                         if rng.chance(0.1) {
-                            volume.fsync(ino, false).unwrap();
+                            volume.fsync(ino, SyncScope::Everything).unwrap();
                         }
                     }
                     Err(Error::NoSpace { .. }) => refused += 1,
@@ -205,7 +205,10 @@ fn dirty_data_never_exceeds_the_free_space() {
         let zoned = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
         let plan = Plan::new(&zoned, &[DeviceSize { path: String::new(), bytes: BYTES }]).unwrap();
         let options = Options { in_place, cache_bytes: 1 << 30, ..Options::new(|| support::NOW) };
-        let mut volume = NewVolume::begin(device.clone(), &plan, true, options).unwrap().finish().unwrap();
+        let mut volume = NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, options)
+            .unwrap()
+            .finish()
+            .unwrap();
         let mut rng = Rng::new(1);
         let (big, blocks) = fill(&mut volume, 0.88);
         volume.checkpoint().unwrap();
@@ -216,7 +219,7 @@ fn dirty_data_never_exceeds_the_free_space() {
                 let name = format!("mail{round}.{n}");
                 let ino = volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
                 volume.write(ino, 0, &vec![3; rng.below(6000) as usize]).unwrap();
-                volume.fsync(ino, false).unwrap();
+                volume.fsync(ino, SyncScope::Everything).unwrap();
                 mails.push((name, ino));
                 if volume.counters().valid_blocks > goal {
                     let (name, _) = mails.swap_remove(rng.below(mails.len() as u64) as usize);

@@ -10,7 +10,7 @@ use std::path::Path;
 use block::Rng;
 use f2fs::{
     Error,
-    engine::{Engine, ExtentKind, NewNode, Options, Policy, SetAttr},
+    engine::{Engine, ExtentKind, FileSize, NewNode, Options, Policy, SetAttr, SyncScope},
     format::inode::{Algorithm, Compression, flag, inline},
     units::{BlockAddr, Ino},
 };
@@ -137,9 +137,9 @@ fn change(volume: &mut Engine, ino: Ino, copy: &mut Vec<u8>, rng: &mut Rng, most
             }
         }
         _ => {
-            let keep_size = rng.chance(0.5);
-            volume.allocate_range(ino, offset, length, keep_size).unwrap();
-            if !keep_size {
+            let size = if rng.chance(0.5) { FileSize::Stays } else { FileSize::Grows };
+            volume.allocate_range(ino, offset, length, size).unwrap();
+            if size == FileSize::Grows {
                 copy.resize(copy.len().max((offset + length) as usize), 0);
             }
         }
@@ -212,7 +212,7 @@ fn small_writes_one_after_the_other_become_whole_clusters() {
     for n in 0..4000 {
         volume.write(ino, n * line.len() as u64, line).unwrap();
         if n % 500 == 0 {
-            volume.fsync(ino, false).unwrap();
+            volume.fsync(ino, SyncScope::Everything).unwrap();
         }
     }
     volume.unmount().unwrap();
@@ -252,7 +252,7 @@ fn released_space_can_be_used_and_reserved_again() {
     for refused in [
         volume.write(ino, 0, b"x"),
         volume.punch_hole(ino, 0, BLOCK),
-        volume.allocate_range(ino, 0, 2_000_000, false),
+        volume.allocate_range(ino, 0, 2_000_000, FileSize::Grows),
     ] {
         assert!(matches!(refused, Err(Error::NotPermitted)), "{refused:?}");
     }
@@ -360,7 +360,7 @@ fn flags_change_only_while_there_is_nothing_to_convert() {
     volume.write(small, 0, b"inline").unwrap();
     assert!(invalid(with_flags(&mut volume, small, flag::COMPRESS)));
     assert_eq!(read(&volume, small), b"inline");
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     volume.unmount().unwrap();
     drop(volume);
     support::assert_clean(&path);
@@ -536,7 +536,7 @@ fn a_byte_in_each_large_cluster_of_a_full_volume_can_be_changed() {
             volume.write(ino, offset as u64, &[round as u8; 3]).unwrap();
             put(&mut copy, offset, &[round as u8; 3]);
         }
-        volume.fsync(ino, false).unwrap();
+        volume.fsync(ino, SyncScope::Everything).unwrap();
     }
     assert!(read(&volume, ino) == copy);
     volume.unmount().unwrap();
@@ -570,13 +570,17 @@ fn an_unreadable_cluster_is_not_written_in_part_and_delays_no_other_file() {
     let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
     volume.write(other, 0, b"other").unwrap();
     volume.link(other, ROOT, b"second").unwrap();
-    volume.fsync(other, false).unwrap();
-    for told in [volume.fsync(ino, false), volume.checkpoint(), volume.fsync(ino, false)] {
+    volume.fsync(other, SyncScope::Everything).unwrap();
+    for told in [
+        volume.fsync(ino, SyncScope::Everything),
+        volume.checkpoint(),
+        volume.fsync(ino, SyncScope::Everything),
+    ] {
         assert!(matches!(told, Err(Error::Corrupt { .. })), "{told:?}");
     }
     // Overwriting the whole cluster works.
     volume.write(ino, 0, &whole).unwrap();
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     volume.unmount().unwrap();
     drop(volume);
     let volume = open(&path, lz4(), 1 << 20);

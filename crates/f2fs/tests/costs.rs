@@ -8,7 +8,7 @@ use std::sync::Arc;
 use block::{Counted, Device, MemoryDevice};
 use f2fs::{
     Error,
-    engine::{Engine, NewNode, Options, RenameMode},
+    engine::{Engine, FileSize, NewNode, Options, RenameMode},
     format::BlockSize,
     units::Ino,
 };
@@ -50,7 +50,7 @@ fn an_allocation_that_cannot_fit_is_refused_before_a_node_of_the_file_is_read() 
     let mut volume = reopen(&device, volume, options(64 << 20));
     let length = NODES * 1018 * BLOCK;
     for _ in 0..2 {
-        let refused = volume.allocate_range(ino, 0, length, false);
+        let refused = volume.allocate_range(ino, 0, length, FileSize::Grows);
         assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
     }
     let reads = device.take_counts().reads;
@@ -64,16 +64,19 @@ fn an_allocation_that_mostly_exists_already_is_not_refused() {
     let free_bytes = volume.free_user_blocks() * BLOCK;
     // The length is more than half of the free space, so that not all of it would fit if it were new.
     let length = (free_bytes * 3 / 5) / (1 << 20) * (1 << 20);
-    volume.allocate_range(ino, 0, length, false).unwrap();
+    volume.allocate_range(ino, 0, length, FileSize::Grows).unwrap();
     volume.punch_hole(ino, 5 * BLOCK, 3 * BLOCK).unwrap();
     volume.punch_hole(ino, 10 << 20, 5 << 20).unwrap();
     let before = volume.free_user_blocks();
-    volume.allocate_range(ino, 0, length, false).unwrap();
+    volume.allocate_range(ino, 0, length, FileSize::Grows).unwrap();
     assert_eq!(before - volume.free_user_blocks(), 3 + (5 << 20) / BLOCK);
     let rest = volume.free_user_blocks() * BLOCK;
-    assert!(matches!(volume.allocate_range(ino, 0, length + rest, false), Err(Error::NoSpace { .. })));
+    assert!(matches!(
+        volume.allocate_range(ino, 0, length + rest, FileSize::Grows),
+        Err(Error::NoSpace { .. })
+    ));
     // Twenty blocks are left for nodes, each of which has the addresses of 4 MiB.
-    volume.allocate_range(ino, 0, length + rest - 20 * BLOCK, false).unwrap();
+    volume.allocate_range(ino, 0, length + rest - 20 * BLOCK, FileSize::Grows).unwrap();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
 use block::{Counted, Device, DiscardUnit, Geometry, MemoryDevice, Recording, Verb};
 use f2fs::{
     Error,
-    engine::{Engine, NewNode, Options},
+    engine::{Engine, NewNode, Options, SyncScope},
     format::BlockSize,
     units::{Ino, Time},
 };
@@ -69,7 +69,7 @@ fn a_recovery_in_memory_discards_nothing() {
     volume.checkpoint().unwrap();
     volume.truncate(ino, 4096).unwrap();
     volume.write(ino, 0, &vec![2; 8 << 20]).unwrap();
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     drop(volume);
     device.take_trace();
     let options = Options { discard: true, ..Options::read_only() };

@@ -12,8 +12,8 @@ use block::{Counted, Device, Fault, Faulty, MemoryDevice, Recording, Survivors, 
 use f2fs::{
     Error, Result,
     engine::{
-        Cleaned, Engine, InPlace, NewNode, OnError, Options, Policy, QuotaLimits, RenameMode, SetAttr,
-        XattrMode,
+        Cleaned, Engine, FileSize, InPlace, NewNode, OnError, Options, Policy, QuotaLimits, RenameMode,
+        SetAttr, SyncScope, XattrMode,
     },
     format::{BlockSize, TableCopy, checkpoint::Flags, inode::flag, quota::QuotaKind},
     units::{BlockAddr, Ino},
@@ -39,7 +39,7 @@ fn work(volume: &mut Engine, mut on_error: impl FnMut(&Engine, &Error) -> bool) 
         if volume.write(ino, 0, &[n; 30_000]).is_err() {
             return false;
         }
-        if !make_durable(volume, &|volume| volume.fsync(ino, false)) {
+        if !make_durable(volume, &|volume| volume.fsync(ino, SyncScope::Everything)) {
             return false;
         }
         if n % 2 == 1 && !make_durable(volume, &Engine::checkpoint) {
@@ -48,7 +48,7 @@ fn work(volume: &mut Engine, mut on_error: impl FnMut(&Engine, &Error) -> bool) 
         if volume.write(ino, 5000, &[n + 100; 100]).is_err() {
             return false;
         }
-        if !make_durable(volume, &|volume| volume.fsync(ino, true)) {
+        if !make_durable(volume, &|volume| volume.fsync(ino, SyncScope::Data)) {
             return false;
         }
     }
@@ -210,7 +210,7 @@ fn data_that_cannot_be_written_can_be_read() {
         let mut volume = open(device.clone(), on_error);
         let synced = volume.create(ROOT, b"synced", &NewNode::new(FILE)).unwrap();
         volume.write(synced, 0, &[1; 100_000]).unwrap();
-        volume.fsync(synced, false).unwrap();
+        volume.fsync(synced, SyncScope::Everything).unwrap();
         drop(volume);
         let mut bytes = vec![0; image.len()];
         device.inner().read(0, &mut bytes).unwrap();
@@ -229,7 +229,7 @@ fn data_that_cannot_be_written_can_be_read() {
             volume.read(ino, n * 4096, &mut block).unwrap();
             assert!(block == [2; 4096], "{on_error:?}, block {n} of {written}");
         }
-        let told = volume.fsync(ino, false);
+        let told = volume.fsync(ino, SyncScope::Everything);
         assert!(matches!(told, Err(Error::Io { .. } | Error::ReadOnly(_))), "{told:?}");
         assert_eq!(volume.read_only_reason().is_some(), on_error == OnError::ReadOnly);
         drop(volume);
@@ -284,7 +284,7 @@ fn a_failed_write_releases_only_its_own_reservation() {
     let mut volume = open(device.clone(), OnError::Continue);
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.write(ino, 0, &[1; 4096 + 100]).unwrap();
-    volume.allocate_range(ino, 0, 1 << 20, true).unwrap();
+    volume.allocate_range(ino, 0, 1 << 20, FileSize::Stays).unwrap();
     volume.unmount().unwrap();
     let bad = volume.address(&volume.inode(ino).unwrap(), 0).unwrap();
     drop(volume);
@@ -317,8 +317,8 @@ fn a_bad_sector_under_one_file_does_not_stop_checkpoints() {
     volume.write(bad, 10, &[2; 100]).unwrap();
     let good = volume.create(ROOT, b"good", &NewNode::new(FILE)).unwrap();
     volume.write(good, 0, &[3; 9000]).unwrap();
-    assert!(matches!(volume.fsync(bad, false), Err(Error::Io { .. })));
-    volume.fsync(good, false).unwrap();
+    assert!(matches!(volume.fsync(bad, SyncScope::Everything), Err(Error::Io { .. })));
+    volume.fsync(good, SyncScope::Everything).unwrap();
     assert!(matches!(volume.checkpoint(), Err(Error::Io { .. })), "not all of it is durable");
     assert!(volume.read_only_reason().is_none());
     volume.write(good, 0, &[4; 9000]).unwrap();
@@ -496,7 +496,7 @@ const STEPS: &[Step] = &[
         volume.hold(ino);
         Ok(())
     },
-    |volume| volume.fsync(volume.lookup(ROOT, b"big")?, false),
+    |volume| volume.fsync(volume.lookup(ROOT, b"big")?, SyncScope::Everything),
     |volume| volume.unlink(ROOT, b"gone"),
     |volume| volume.truncate(volume.lookup(ROOT, b"new")?, 20_000),
     |volume| {
@@ -529,8 +529,8 @@ const STEPS: &[Step] = &[
     |volume| volume.write(volume.lookup(ROOT, b"new")?, 50_000, &[3; 50_000]),
     |volume| volume.collapse_range(volume.lookup(ROOT, b"big")?, 4096, 10 * 4096),
     |volume| volume.insert_range(volume.lookup(ROOT, b"big")?, 4096, 1000 * 4096),
-    |volume| volume.zero_range(volume.lookup(ROOT, b"big")?, 1500 * 4096 + 7, 3000 * 4096, false),
-    |volume| volume.allocate_range(volume.lookup(ROOT, b"other5")?, 5000, 2000 * 4096, true),
+    |volume| volume.zero_range(volume.lookup(ROOT, b"big")?, 1500 * 4096 + 7, 3000 * 4096, FileSize::Grows),
+    |volume| volume.allocate_range(volume.lookup(ROOT, b"other5")?, 5000, 2000 * 4096, FileSize::Stays),
     |volume| volume.symlink(ROOT, b"symlink", &[b'x'; 4000], &NewNode::new(0o777)).map(drop),
     |volume| volume.create(ROOT, b"sub", &NewNode::new(0o040_755)).map(drop),
     |volume| {
@@ -553,7 +553,7 @@ const STEPS: &[Step] = &[
     |volume| volume.reserve_saved(volume.lookup(ROOT, b"packed")?).map(drop),
     |volume| volume.write(volume.lookup(ROOT, b"packed")?, 3 * 4096, &[5; 9 * 4096]),
     |volume| volume.punch_hole(volume.lookup(ROOT, b"packed")?, 5 * 4096, 4096),
-    |volume| volume.fsync(volume.lookup(ROOT, b"packed")?, false),
+    |volume| volume.fsync(volume.lookup(ROOT, b"packed")?, SyncScope::Everything),
     |volume| volume.truncate(volume.lookup(ROOT, b"packed")?, 7 * 4096 + 9),
     |volume| {
         let new = NewNode { uid: 1000, gid: 1000, ..NewNode::new(FILE) };
@@ -972,8 +972,8 @@ fn a_node_that_cannot_be_read_does_not_stop_checkpoints() {
     let new = volume.create(ROOT, b"new", &NewNode::new(FILE)).unwrap();
     volume.write(new, 0, &[3; 5000]).unwrap();
     volume.link(new, ROOT, b"second").unwrap();
-    volume.fsync(new, false).unwrap();
-    assert!(matches!(volume.fsync(big, false), Err(Error::Io { .. })));
+    volume.fsync(new, SyncScope::Everything).unwrap();
+    assert!(matches!(volume.fsync(big, SyncScope::Everything), Err(Error::Io { .. })));
     assert!(matches!(volume.checkpoint(), Err(Error::Io { .. })), "not all of it is durable");
     assert!(volume.read_only_reason().is_none());
     let there = Engine::open(Arc::new(copy(&device.inner).unwrap()), Options::read_only()).unwrap();
@@ -1004,10 +1004,10 @@ fn an_fsync_by_checkpoint_reports_data_that_stayed_in_memory() {
     volume.write(big, 1100 * 4096 + 5, &[2; 5]).unwrap();
     forget(&volume);
     device.set(&[node]);
-    assert!(matches!(volume.fsync(big, false), Err(Error::Io { .. })));
-    assert!(matches!(volume.fsync(big, false), Err(Error::Io { .. })), "it still waits");
+    assert!(matches!(volume.fsync(big, SyncScope::Everything), Err(Error::Io { .. })));
+    assert!(matches!(volume.fsync(big, SyncScope::Everything), Err(Error::Io { .. })), "it still waits");
     device.set(&[]);
-    volume.fsync(big, false).unwrap();
+    volume.fsync(big, SyncScope::Everything).unwrap();
     drop(volume);
     let volume = Engine::open(device, Options::new(|| NOW)).unwrap();
     let mut found = [0; 4096];
@@ -1037,8 +1037,8 @@ fn late_writes_of_an_fsync_are_in_the_next_checkpoint() {
         volume.checkpoint().unwrap_err();
         device.set(&[]);
         *device.refuses_writes.lock().unwrap() = true;
-        assert!(matches!(volume.fsync(big, false), Err(Error::Io { .. })));
-        assert!(matches!(volume.fsync(big, false), Err(Error::Io { .. })), "it still waits");
+        assert!(matches!(volume.fsync(big, SyncScope::Everything), Err(Error::Io { .. })));
+        assert!(matches!(volume.fsync(big, SyncScope::Everything), Err(Error::Io { .. })), "it still waits");
         assert!(matches!(volume.checkpoint(), Err(Error::Io { .. })), "it still waits");
         *device.refuses_writes.lock().unwrap() = false;
         volume.checkpoint().unwrap();
@@ -1133,13 +1133,13 @@ fn an_inode_that_cannot_be_read_does_not_stop_checkpoints() {
     let mut volume = open_small(device.clone()).unwrap();
     let big = volume.lookup(ROOT, b"big").unwrap();
     volume.write(big, 1100 * 4096 + 5, &[2; 5]).unwrap();
-    volume.fsync(volume.lookup(ROOT, b"other0").unwrap(), false).unwrap();
+    volume.fsync(volume.lookup(ROOT, b"other0").unwrap(), SyncScope::Everything).unwrap();
     volume.write(big, 1100 * 4096 + 5, &[3; 5]).unwrap();
     forget(&volume);
     device.set(&[volume.nat_entry(big.into()).unwrap().addr]);
     let new = volume.create(ROOT, b"new", &NewNode::new(FILE)).unwrap();
     volume.link(new, ROOT, b"second").unwrap();
-    volume.fsync(new, false).unwrap();
+    volume.fsync(new, SyncScope::Everything).unwrap();
     assert!(matches!(volume.checkpoint(), Err(Error::Io { .. })), "not all of it is durable");
     device.set(&[]);
     volume.unmount().unwrap();
@@ -1170,7 +1170,7 @@ fn an_opened_cluster_is_in_the_checkpoint() {
         volume.set_attr(other, &SetAttr { uid: Some(1), ..SetAttr::default() }).unwrap();
     }
     volume.write(first, 0, &[1]).unwrap();
-    volume.fsync(first, false).unwrap();
+    volume.fsync(first, SyncScope::Everything).unwrap();
     forget(&volume);
     let holds = |device: &Scratched, hole: bool| {
         let volume = Engine::open(Arc::new(copy(&device.inner).unwrap()), Options::read_only()).unwrap();
@@ -1183,7 +1183,7 @@ fn an_opened_cluster_is_in_the_checkpoint() {
     device.set(&[volume.nat_entry(packed.into()).unwrap().addr]);
     let second = volume.create(ROOT, b"second", &NewNode::new(FILE)).unwrap();
     volume.link(second, ROOT, b"third").unwrap();
-    volume.fsync(second, false).unwrap();
+    volume.fsync(second, SyncScope::Everything).unwrap();
     assert!(holds(&device, true));
 }
 
@@ -1262,7 +1262,7 @@ fn unreadable_quota_files_and_inodes_stop_no_other_operation() {
         volume.set_attr(other, &SetAttr { uid: Some(1), ..SetAttr::default() }).unwrap();
     }
     volume.write(first, 0, &[1]).unwrap();
-    volume.fsync(first, false).unwrap();
+    volume.fsync(first, SyncScope::Everything).unwrap();
     let changed = volume.lookup(ROOT, b"other0").unwrap();
     forget(&volume);
     device.set(&[quota, volume.nat_entry(changed.into()).unwrap().addr]);
@@ -1440,7 +1440,7 @@ fn recovery_reads_no_summary_of_free_segments() {
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.checkpoint().unwrap();
     volume.write(ino, 0, &[1; 5 << 20]).unwrap();
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     let geometry = *volume.geometry();
     let addr = volume.address(&volume.inode(ino).unwrap(), 800).unwrap();
     let (segment, _) = geometry.position(addr);

@@ -33,7 +33,7 @@ fn make() -> (Volume, Arc<MemoryDevice>) {
 }
 
 fn reopen(device: &Arc<MemoryDevice>) -> Volume {
-    OpenOptions::new().write(true).clock(|| NOW).open(device.clone()).expect("the volume opens")
+    OpenOptions::new().write().clock(|| NOW).open(device.clone()).expect("the volume opens")
 }
 
 /// A device that refuses writes on demand.
@@ -174,8 +174,7 @@ fn names_are_bytes() {
 fn large_sparse_files_are_written_and_read_by_position() {
     let (volume, device) = make();
     let far = 3u64 << 40;
-    let mut file =
-        FileOptions::new().read(true).write(true).create_new(true).open(&volume, "/sparse").unwrap();
+    let mut file = FileOptions::new().read().write().create_new().open(&volume, "/sparse").unwrap();
     file.write_all(b"front").unwrap();
     file.seek(SeekFrom::Start(far)).unwrap();
     file.write_all(b"back").unwrap();
@@ -218,20 +217,20 @@ fn files_are_opened_as_their_options_say() {
     let open = |options: FileOptions, path: &str| options.open(&volume, path).map(drop);
     let new = FileOptions::new;
     assert!(matches!(open(new(), "/f"), Err(Error::Invalid(_))));
-    assert!(matches!(open(new().read(true).create(true), "/f"), Err(Error::Invalid(_))));
-    assert!(matches!(open(new().append(true).truncate(true), "/f"), Err(Error::Invalid(_))));
-    assert!(matches!(open(new().write(true), "/f"), Err(Error::NotFound)));
-    assert!(matches!(open(new().write(true).create(true), "/f/"), Err(Error::IsDirectory)));
-    open(new().write(true).create_new(true).permissions(0o4777), "/f").unwrap();
+    assert!(matches!(open(new().read().create(), "/f"), Err(Error::Invalid(_))));
+    assert!(matches!(open(new().append().truncate(), "/f"), Err(Error::Invalid(_))));
+    assert!(matches!(open(new().write(), "/f"), Err(Error::NotFound)));
+    assert!(matches!(open(new().write().create(), "/f/"), Err(Error::IsDirectory)));
+    open(new().write().create_new().permissions(0o4777), "/f").unwrap();
     assert_eq!(volume.metadata("/f").unwrap().permissions(), 0o4755, "the umask takes the group's write");
-    assert!(matches!(open(new().write(true).create_new(true), "/f"), Err(Error::Exists)));
+    assert!(matches!(open(new().write().create_new(), "/f"), Err(Error::Exists)));
     volume.symlink("nowhere", "/dangling").unwrap();
-    assert!(matches!(open(new().write(true).create_new(true), "/dangling"), Err(Error::Exists)));
-    assert!(matches!(open(new().read(true), "/"), Err(Error::IsDirectory)));
+    assert!(matches!(open(new().write().create_new(), "/dangling"), Err(Error::Exists)));
+    assert!(matches!(open(new().read(), "/"), Err(Error::IsDirectory)));
 
     let file = volume.open_file("/f").unwrap();
     assert!(matches!(file.write_at(b"x", 0), Err(Error::NotPermitted)));
-    let mut log = new().append(true).open(&volume, "/f").unwrap();
+    let mut log = new().append().open(&volume, "/f").unwrap();
     assert!(matches!(log.read_at(&mut [0], 0), Err(Error::NotPermitted)));
     log.write_all(b"1").unwrap();
     volume.write("/f", "other").unwrap();
@@ -338,7 +337,7 @@ fn attributes_are_set_by_path() {
     volume.set_owner("/l", Some(7), None).unwrap();
     volume.set_symlink_owner("/l", None, Some(9)).unwrap();
     let time = Time { seconds: -1, nanoseconds: 5 };
-    let file = FileOptions::new().write(true).open(&volume, "/f").unwrap();
+    let file = FileOptions::new().write().open(&volume, "/f").unwrap();
     file.set_modified(time).unwrap();
     drop(file);
     assert!(matches!(volume.set_xattr("/f", "other.x", ""), Err(Error::Unsupported(_))));
@@ -379,7 +378,7 @@ fn a_volume_opened_for_reading_refuses_changes() {
     assert!(volume.read_only_reason().unwrap().is_some());
     assert!(matches!(volume.write("/f", "y"), Err(Error::ReadOnly(_))));
     assert!(matches!(volume.create_dir("/d"), Err(Error::ReadOnly(_))));
-    assert!(matches!(FileOptions::new().write(true).open(&volume, "/f"), Err(Error::ReadOnly(_))));
+    assert!(matches!(FileOptions::new().write().open(&volume, "/f"), Err(Error::ReadOnly(_))));
     assert!(matches!(volume.sync(), Err(Error::ReadOnly(_))));
     volume.close().expect("nothing is lost");
     assert!(device.to_vec() == before);
@@ -392,14 +391,14 @@ fn opening_for_writing_fails_if_the_volume_cannot_be_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
     support::mkfs(&path, SIZE_BYTES, &["-O", "ro"]);
-    let write = || OpenOptions::new().write(true).clock(|| NOW);
+    let write = || OpenOptions::new().write().clock(|| NOW);
     let error = write().open_path(&path).unwrap_err();
     assert!(matches!(&error, Error::ReadOnly(reason) if reason.contains("ro")), "{error}");
-    let volume = write().read_only_if_needed(true).open_path(&path).unwrap();
+    let volume = write().read_only_if_needed().open_path(&path).unwrap();
     assert!(volume.read_only_reason().unwrap().is_some());
     volume.close().unwrap();
 
-    assert!(matches!(OpenOptions::new().write(true).open_path(&path), Err(Error::Invalid(_))), "no clock");
+    assert!(matches!(OpenOptions::new().write().open_path(&path), Err(Error::Invalid(_))), "no clock");
     let missing = Volume::open_path(folder.path().join("none")).unwrap_err();
     assert!(matches!(&missing, Error::Host { path, .. } if path.ends_with("none")), "{missing}");
     std::fs::write(&path, vec![0; 1 << 20]).unwrap();
@@ -410,13 +409,13 @@ fn opening_for_writing_fails_if_the_volume_cannot_be_written() {
 fn an_image_has_one_writer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
-    let write = || OpenOptions::new().write(true).clock(|| NOW);
+    let write = || OpenOptions::new().write().clock(|| NOW);
     let volume = write().make_file(&path, SIZE_BYTES, &options()).unwrap();
     let is_busy = |result: Result<Volume>| matches!(result, Err(Error::Host { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy);
     assert!(is_busy(write().open_path(&path)));
-    assert!(is_busy(write().read_only_if_needed(true).open_path(&path)));
+    assert!(is_busy(write().read_only_if_needed().open_path(&path)));
     assert!(is_busy(Volume::open_path(&path)), "a reader beside a writer has to ask for it");
-    OpenOptions::new().beside_writer(true).open_path(&path).unwrap().close().unwrap();
+    OpenOptions::new().beside_writer().open_path(&path).unwrap().close().unwrap();
     let again = OpenOptions::new().clock(|| NOW).make_file(&path, SIZE_BYTES, &options());
     assert!(matches!(again, Err(Error::Host { .. })), "an existing file is not replaced");
     volume.write("/f", "").unwrap();
@@ -461,7 +460,7 @@ fn a_drop_that_loses_changes_calls_the_hook() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let hear = told.clone();
     let volume = OpenOptions::new()
-        .write(true)
+        .write()
         .clock(|| NOW)
         .on_loss(move |error| hear.lock().unwrap().push(error.to_string()))
         .open(switch.clone())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use block::{MemoryDevice, Recording, Survivors, power_cut};
 use f2fs::{
-    engine::{Engine, FsyncNames, NewNode, Options, RenameMode},
+    engine::{Engine, FsyncNames, NewNode, Options, RenameMode, SyncScope},
     format::BlockSize,
     units::Ino,
 };
@@ -40,7 +40,7 @@ fn at(volume: &Engine, path: &[&[u8]]) -> Option<Ino> {
 
 #[test]
 fn an_fsync_that_keeps_renames_keeps_those_of_directories_above_the_file() {
-    for data_only in [false, true] {
+    for scope in [SyncScope::Everything, SyncScope::Data] {
         for policy in [FsyncNames::Own, FsyncNames::Renamed] {
             let mut ino = Ino(0);
             let volume = after_a_power_cut(policy, |volume| {
@@ -52,7 +52,7 @@ fn an_fsync_that_keeps_renames_keeps_those_of_directories_above_the_file() {
                 volume.checkpoint().unwrap();
                 volume.rename(top, b"old", top, b"new", RenameMode::Replace).unwrap();
                 volume.write(ino, 0, &[2; 8192]).unwrap();
-                volume.fsync(ino, data_only).unwrap();
+                volume.fsync(ino, scope).unwrap();
             });
             let (old, new) =
                 (&[&b"top"[..], b"old", b"dir", b"file"], &[&b"top"[..], b"new", b"dir", b"file"]);
@@ -76,9 +76,9 @@ fn an_fsync_that_keeps_renames_does_so_for_unchanged_files() {
         volume.create(ROOT, b"old", &NewNode::new(DIR)).unwrap();
         volume.checkpoint().unwrap();
         volume.rename(ROOT, b"old", ROOT, b"new", RenameMode::Replace).unwrap();
-        volume.fsync(file, true).unwrap();
+        volume.fsync(file, SyncScope::Data).unwrap();
         volume.rename(ROOT, b"new", ROOT, b"newer", RenameMode::Replace).unwrap();
-        volume.fsync(dir, true).unwrap();
+        volume.fsync(dir, SyncScope::Data).unwrap();
     });
     assert!(at(&volume, &[b"newer"]).is_some() && at(&volume, &[b"new"]).is_none());
 }
@@ -96,7 +96,7 @@ fn a_file_that_was_renamed_stays_when_a_new_one_of_its_old_name_is_fsynced() {
             volume.rename(dir, b"foo", dir, b"bar", RenameMode::Replace).unwrap();
             second = volume.create(dir, b"foo", &NewNode::new(FILE)).unwrap();
             volume.write(second, 0, &[2; 16_384]).unwrap();
-            volume.fsync(second, false).unwrap();
+            volume.fsync(second, SyncScope::Everything).unwrap();
         });
         assert_eq!(at(&volume, &[b"a", b"bar"]), Some(first), "{policy:?}");
         assert_eq!(at(&volume, &[b"a", b"foo"]), Some(second), "{policy:?}");
@@ -112,11 +112,11 @@ fn an_fsync_that_keeps_renames_writes_one_checkpoint_for_all_of_them() {
             volume.rename(ROOT, from, ROOT, to, RenameMode::Replace).unwrap();
         }
         let before = volume.last_checkpoint().version;
-        volume.fsync(file, false).unwrap();
+        volume.fsync(file, SyncScope::Everything).unwrap();
         let after = volume.last_checkpoint().version;
         assert_eq!(after.0, before.0 + 1);
         volume.write(file, 0, b"more").unwrap();
-        volume.fsync(file, false).unwrap();
+        volume.fsync(file, SyncScope::Everything).unwrap();
         assert_eq!(volume.last_checkpoint().version, after, "nothing was renamed since");
     });
 }

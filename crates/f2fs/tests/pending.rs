@@ -7,7 +7,7 @@ use std::sync::Arc;
 use block::MemoryDevice;
 use f2fs::{
     Error,
-    engine::{Engine, NewNode, Options, PendingSync, Policy},
+    engine::{Engine, NewNode, Options, PendingSync, Policy, SyncScope},
     format::BlockSize,
     units::{Ino, Time},
 };
@@ -40,12 +40,12 @@ fn nothing_changes_while_device_work_is_pending() {
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     let pending = volume.begin_checkpoint().unwrap();
     assert!(matches!(volume.write(ino, 0, b"x"), Err(Error::Invalid(_))));
-    assert!(matches!(volume.begin_fsync(ino, false), Err(Error::Invalid(_))));
+    assert!(matches!(volume.begin_fsync(ino, SyncScope::Everything), Err(Error::Invalid(_))));
     let steps = finish(&mut volume, pending, |volume| assert_eq!(volume.lookup(ROOT, b"file").unwrap(), ino));
     assert_eq!(steps, 1);
     volume.write(ino, 0, b"x").unwrap();
     // One flush, shared by other fsyncs, while changes continue.
-    let pending = volume.begin_fsync(ino, false).unwrap().unwrap();
+    let pending = volume.begin_fsync(ino, SyncScope::Everything).unwrap().unwrap();
     assert!(pending.is_only_flush());
     volume.write(ino, 0, b"y").unwrap();
     volume.flushed(Ok(())).unwrap();

@@ -12,7 +12,9 @@ use std::{
 
 use f2fs::{
     Error, Result,
-    engine::{Engine, NewNode, Options, QuotaLimits, RenameMode, SetAttr, XattrMode},
+    engine::{
+        Engine, FileSize, Limits, NewNode, Options, QuotaLimits, RenameMode, SetAttr, SyncScope, XattrMode,
+    },
     format::{inode::flag, quota::QuotaKind},
     units::{Ino, Time},
 };
@@ -30,7 +32,7 @@ fn open(path: &Path, clock: &Clock) -> Engine {
     let clock = clock.clone();
     let now = move || Time { seconds: 1_700_000_000 + clock.0.load(Ordering::Relaxed), nanoseconds: 0 };
     let mut volume = Engine::open(support::device(path), Options::new(now)).expect("the volume opens");
-    volume.set_privileged(false);
+    volume.set_limits(Limits::Enforced);
     volume
 }
 
@@ -75,7 +77,7 @@ fn hard_limits_of_space_are_exact() {
         assert!(over(volume.write(ino, 999 * 4096, b"x")));
         assert_eq!(space(&volume, kind, USER), (1000, 1));
         volume.write(ino, 5000, &[2; 100_000]).unwrap();
-        assert!(over(volume.allocate_range(ino, 0, 2000 * 4096, true)));
+        assert!(over(volume.allocate_range(ino, 0, 2000 * 4096, FileSize::Stays)));
         assert!(over(volume.set_xattr(ino, b"user.large", &[3; 3000], XattrMode::Set)));
         volume.set_xattr(ino, b"user.small", b"3", XattrMode::Set).unwrap();
         // A small file needs no block.
@@ -100,9 +102,9 @@ fn hard_limits_of_space_are_exact() {
         // Other users may continue, and so may the administrator.
         let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
         volume.write(other, 0, &vec![1; 2000 * 4096]).unwrap();
-        volume.set_privileged(true);
+        volume.set_limits(Limits::Exempt);
         volume.write(ino, 0, &vec![1; 1500 * 4096]).unwrap();
-        volume.set_privileged(false);
+        volume.set_limits(Limits::Enforced);
         assert!(over(volume.write(ino, 1500 * 4096, b"x")));
         finish(volume, &path);
 
@@ -113,7 +115,7 @@ fn hard_limits_of_space_are_exact() {
         assert!(over(volume.write(ino, 998 * 4096, b"x")), "the small file has a block, too");
         volume.unlink(ROOT, b"small").unwrap();
         volume.write(ino, 998 * 4096, &[1; 4096]).unwrap();
-        volume.fsync(ino, false).unwrap();
+        volume.fsync(ino, SyncScope::Everything).unwrap();
         drop(volume);
         let mut volume = open(&path, &Clock::default());
         volume.unlink(ROOT, b"small").ok();
@@ -193,9 +195,9 @@ fn soft_limits_hold_after_a_week() {
     clock.0.store(7 * DAY, Ordering::Relaxed);
     assert!(over(volume.write(ino, 111 * 4096, &[1; 4096])));
     volume.write(ino, 0, &[1; 4096]).unwrap();
-    volume.set_privileged(true);
+    volume.set_limits(Limits::Exempt);
     volume.write(ino, 111 * 4096, &[1; 4096]).unwrap();
-    volume.set_privileged(false);
+    volume.set_limits(Limits::Enforced);
     // Below the limit the grace time ends. It starts anew above the limit.
     volume.truncate(ino, 90 * 4096).unwrap();
     assert_eq!(volume.quota_of(QuotaKind::User, USER).unwrap().block_time.get(), 0);
@@ -289,7 +291,7 @@ fn a_file_whose_access_list_cannot_be_stored_is_not_made() {
     volume.set_quota_limits(QuotaKind::User, USER, hard(1, 0)).unwrap();
     let full = make(&mut volume, ROOT, "full", FILE).unwrap();
     volume.write(full, 0, &[1; 4096]).unwrap();
-    volume.set_privileged(false);
+    volume.set_limits(Limits::Enforced);
     let inodes = volume.counters().valid_inodes;
     let new = |mode| NewNode { uid: USER, gid: USER, ..NewNode::new(mode) };
     assert!(over(volume.create_for(ROOT, b"file", &new(FILE), 0).map(drop)));
@@ -299,7 +301,7 @@ fn a_file_whose_access_list_cannot_be_stored_is_not_made() {
         assert!(matches!(volume.lookup(ROOT, name), Err(Error::NotFound)));
     }
     assert_eq!((volume.counters().valid_inodes, volume.orphans().len()), (inodes, 0));
-    volume.set_privileged(true);
+    volume.set_limits(Limits::Exempt);
     volume.create_nameless_for(ROOT, &new(FILE), 0).unwrap();
     finish(volume, &path);
 }

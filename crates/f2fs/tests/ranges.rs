@@ -5,7 +5,7 @@ mod support;
 use block::Rng;
 use f2fs::{
     Error,
-    engine::{Engine, NewNode, SetAttr},
+    engine::{Engine, FileSize, NewNode, SetAttr, SyncScope},
     format::inode::flag,
     units::Ino,
 };
@@ -44,7 +44,7 @@ fn only_whole_blocks_inside_the_file_are_shifted() {
     }
     let most = volume.inode(ino).unwrap().layout().reach_blocks() * BLOCK;
     assert!(matches!(volume.insert_range(ino, 0, most), Err(Error::FileTooLarge)));
-    assert!(matches!(volume.zero_range(ino, most, 1, false), Err(Error::FileTooLarge)));
+    assert!(matches!(volume.zero_range(ino, most, 1, FileSize::Grows), Err(Error::FileTooLarge)));
     assert!(read(&volume, ino) == data, "a refused operation changes nothing");
 
     let compressed = volume.create(ROOT, b"compressed", &NewNode::new(FILE)).unwrap();
@@ -53,13 +53,13 @@ fn only_whole_blocks_inside_the_file_are_shifted() {
     volume.write(compressed, 0, &[1; 65536]).unwrap();
     assert!(matches!(volume.collapse_range(compressed, 0, BLOCK), Err(Error::Unsupported(_))));
     assert!(matches!(volume.insert_range(compressed, 0, BLOCK), Err(Error::Unsupported(_))));
-    volume.zero_range(compressed, 5000, 20_000, true).unwrap();
+    volume.zero_range(compressed, 5000, 20_000, FileSize::Stays).unwrap();
     assert!(read(&volume, compressed)[5000..25_000].iter().all(|byte| *byte == 0));
     volume.set_attr(ino, &flags(flag::APPEND)).unwrap();
     for refused in [
         volume.collapse_range(ino, 0, BLOCK),
         volume.insert_range(ino, 0, BLOCK),
-        volume.zero_range(ino, 0, BLOCK, true),
+        volume.zero_range(ino, 0, BLOCK, FileSize::Stays),
     ] {
         assert!(matches!(refused, Err(Error::NotPermitted)), "{refused:?}");
     }
@@ -84,9 +84,9 @@ fn small_files_and_reserved_blocks_are_shifted() {
     assert_eq!(volume.stat(ino).unwrap().size, BLOCK + 5);
 
     let ino = volume.create(ROOT, b"reserved", &NewNode::new(FILE)).unwrap();
-    volume.allocate_range(ino, 0, 2000 * BLOCK, false).unwrap();
+    volume.allocate_range(ino, 0, 2000 * BLOCK, FileSize::Grows).unwrap();
     volume.write(ino, 1500 * BLOCK + 7, b"here").unwrap();
-    volume.allocate_range(ino, 3000 * BLOCK, BLOCK, true).unwrap();
+    volume.allocate_range(ino, 3000 * BLOCK, BLOCK, FileSize::Stays).unwrap();
     let blocks = volume.counters().valid_blocks;
     volume.insert_range(ino, 700 * BLOCK, 300 * BLOCK).unwrap();
     volume.collapse_range(ino, 700 * BLOCK, 300 * BLOCK).unwrap();
@@ -96,7 +96,7 @@ fn small_files_and_reserved_blocks_are_shifted() {
     wanted[1500 * BLOCK as usize + 7..][..4].copy_from_slice(b"here");
     assert!(read(&volume, ino) == wanted);
     // The end of the file is in the range.
-    volume.zero_range(ino, 1500 * BLOCK + 8, 600 * BLOCK, false).unwrap();
+    volume.zero_range(ino, 1500 * BLOCK + 8, 600 * BLOCK, FileSize::Grows).unwrap();
     assert_eq!(volume.stat(ino).unwrap().size, 2100 * BLOCK + 8);
     let mut byte = [0; 2];
     volume.read(ino, 1500 * BLOCK + 7, &mut byte).unwrap();
@@ -114,7 +114,7 @@ fn blocks_reserved_past_the_end_stay_while_the_file_grows() {
     let mut volume = support::open(&path);
     let ino = volume.create(ROOT, b"reserved", &NewNode::new(FILE)).unwrap();
     volume.write(ino, 0, &[1; 100]).unwrap();
-    volume.allocate_range(ino, 0, 2000 * BLOCK, true).unwrap();
+    volume.allocate_range(ino, 0, 2000 * BLOCK, FileSize::Stays).unwrap();
     let reserved = volume.counters().valid_blocks;
     volume.truncate(ino, 5 * BLOCK + 1).unwrap();
     volume.truncate(ino, 1500 * BLOCK).unwrap();
@@ -177,7 +177,7 @@ fn a_file_that_fills_the_volume_can_be_shifted() {
     data.splice(40_960..40_960, vec![0; 3 * BLOCK as usize]);
     assert!(read(&volume, ino) == data);
     // After a cut, the last checkpoint and the fsynced data are back.
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     drop(volume);
     let mut volume = support::open(&path);
     assert!(read(&volume, ino) == data);

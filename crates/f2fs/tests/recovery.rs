@@ -6,13 +6,15 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use block::{Device, MemoryDevice, Recording, Request, Rng, Survivors, Verb, power_cut};
 use f2fs::{
-    engine::{ActiveLogs, Engine, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
+    engine::{
+        ActiveLogs, Engine, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, SyncScope, XattrMode,
+    },
     format::{
         BlockSize,
         inode::{flag, inline},
         sit::SegmentType,
     },
-    mkfs::{self, DeviceSize, NewVolume, Plan},
+    mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino, Nid},
 };
 use model::setup::{copy, store};
@@ -55,24 +57,24 @@ fn fsynced_changes_come_back_and_others_do_not() {
 
     volume.write(old, 4096, &[3; 4096]).unwrap();
     volume.remove_xattr(old, b"user.a").unwrap();
-    volume.fsync(old, false).unwrap();
+    volume.fsync(old, SyncScope::Everything).unwrap();
     // The two fsyncs before removed nodes, so they were checkpoints. From here on no checkpoint follows.
     volume.truncate(shrinks, 100_000).unwrap();
-    volume.fsync(shrinks, false).unwrap();
+    volume.fsync(shrinks, SyncScope::Everything).unwrap();
     volume.write(old, 8192, &[4; 4096]).unwrap();
     let new = volume.create(ROOT, b"new", &NewNode::new(FILE)).unwrap();
     volume.write(new, 10, &[5; 5_000_000]).unwrap();
     volume.set_xattr(new, b"user.b", &[8; 3500], XattrMode::Set).unwrap();
-    volume.fsync(new, true).unwrap();
+    volume.fsync(new, SyncScope::Data).unwrap();
     volume.write(new, 0, &[6; 10]).unwrap();
-    volume.fsync(new, false).unwrap();
+    volume.fsync(new, SyncScope::Everything).unwrap();
     let small = volume.create(ROOT, b"small", &NewNode::new(FILE)).unwrap();
     volume.write(small, 0, b"inline").unwrap();
-    volume.fsync(small, false).unwrap();
+    volume.fsync(small, SyncScope::Everything).unwrap();
     volume.unlink(ROOT, b"victim").unwrap();
     let heir = volume.create(ROOT, b"victim", &NewNode::new(FILE)).unwrap();
     volume.write(heir, 0, &[9; 9000]).unwrap();
-    volume.fsync(heir, false).unwrap();
+    volume.fsync(heir, SyncScope::Everything).unwrap();
     volume.create(ROOT, b"never synced", &NewNode::new(FILE)).unwrap();
     drop(volume);
 
@@ -115,7 +117,7 @@ fn an_fsynced_overwrite_costs_two_writes_and_a_flush_at_most() {
         for n in 0..2 {
             device.take_trace();
             volume.write(ino, 40_960, &[2 + n; 4096]).unwrap();
-            volume.fsync(ino, false).unwrap();
+            volume.fsync(ino, SyncScope::Everything).unwrap();
             let writes = |request: &Request| request.verb != Verb::Read;
             let verbs: Vec<_> = device.take_trace().into_iter().filter(writes).collect();
             let verbs: Vec<_> = verbs.iter().map(|request| (request.verb, request.length_bytes)).collect();
@@ -140,7 +142,7 @@ fn neighbours_wait_for_their_fsync_and_are_overwritten_together() {
         let at = n * 617 % BLOCKS;
         volume.write(ino, at * 4096, &[at as u8; 4096]).unwrap();
     }
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     let writes = |trace: Vec<Request>| -> Vec<u64> {
         let writes = trace.into_iter().filter(|request| request.verb == Verb::Write);
         writes.map(|request| request.length_bytes / 4096).collect()
@@ -151,7 +153,7 @@ fn neighbours_wait_for_their_fsync_and_are_overwritten_together() {
     for n in 0..BLOCKS / 2 {
         volume.write(ino, 2 * n * 4096, &[7; 4096]).unwrap();
     }
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     let lengths = writes(device.take_trace());
     assert!(lengths.len() <= 6, "{lengths:?}");
     assert_ne!(volume.address(&volume.inode(ino).unwrap(), 0).unwrap(), first);
@@ -173,9 +175,9 @@ fn an_fsynced_directory_needs_no_checkpoint_for_the_names_of_fsynced_files() {
     device.take_trace();
     let mut trace = Vec::new();
     // Returns the number of writes of the directory's fsync, after which the power fails.
-    let mut sync = |volume: &mut Engine, data_only: bool| {
+    let mut sync = |volume: &mut Engine, scope: SyncScope| {
         trace.extend(device.take_trace());
-        volume.fsync(dir, data_only).unwrap();
+        volume.fsync(dir, scope).unwrap();
         let own = device.take_trace();
         let writes = own.iter().filter(|request| request.verb == Verb::Write).count();
         trace.extend(own);
@@ -188,30 +190,30 @@ fn an_fsynced_directory_needs_no_checkpoint_for_the_names_of_fsynced_files() {
         assert_eq!(names(&left), names(volume));
         writes
     };
-    assert_eq!(sync(&mut volume, false), 0, "nothing has changed");
+    assert_eq!(sync(&mut volume, SyncScope::Everything), 0, "nothing has changed");
     for n in 0..3 {
         volume.unlink(dir, b"journal").unwrap();
         let journal = volume.create(dir, b"journal", &NewNode::new(FILE)).unwrap();
         volume.write(journal, 0, &[n; 9000]).unwrap();
-        volume.fsync(journal, true).unwrap();
-        assert_eq!(sync(&mut volume, true), 0, "the name is in the inode");
+        volume.fsync(journal, SyncScope::Data).unwrap();
+        assert_eq!(sync(&mut volume, SyncScope::Data), 0, "the name is in the inode");
     }
     volume.unlink(dir, b"journal").unwrap();
-    assert!(sync(&mut volume, true) > 2, "it would come back");
-    assert_eq!(sync(&mut volume, true), 0);
+    assert!(sync(&mut volume, SyncScope::Data) > 2, "it would come back");
+    assert_eq!(sync(&mut volume, SyncScope::Data), 0);
     let other = volume.create(dir, b"other", &NewNode::new(FILE)).unwrap();
-    assert!(sync(&mut volume, true) > 2, "it was not synced");
+    assert!(sync(&mut volume, SyncScope::Data) > 2, "it was not synced");
     volume.link(other, dir, b"another").unwrap();
-    assert!(sync(&mut volume, true) > 2, "an inode has one name for recovery");
+    assert!(sync(&mut volume, SyncScope::Data) > 2, "an inode has one name for recovery");
     volume.rename(dir, b"other", dir, b"moved", RenameMode::Replace).unwrap();
-    assert!(sync(&mut volume, true) > 2, "recovery does not take names away");
+    assert!(sync(&mut volume, SyncScope::Data) > 2, "recovery does not take names away");
     let new = volume.create(dir, b"new", &NewNode::new(FILE)).unwrap();
-    volume.fsync(new, true).unwrap();
-    assert!(sync(&mut volume, false) > 2, "recovery does not know the directory's times");
-    volume.fsync(other, false).unwrap();
+    volume.fsync(new, SyncScope::Data).unwrap();
+    assert!(sync(&mut volume, SyncScope::Everything) > 2, "recovery does not know the directory's times");
+    volume.fsync(other, SyncScope::Everything).unwrap();
     let checkpoint = volume.last_checkpoint().version;
     volume.write(new, 0, b"changed").unwrap();
-    volume.fsync(other, false).unwrap();
+    volume.fsync(other, SyncScope::Everything).unwrap();
     assert_eq!(volume.last_checkpoint().version, checkpoint, "two names, but it did not change");
 }
 
@@ -239,7 +241,7 @@ fn an_fsynced_append_costs_two_writes_and_a_flush_and_its_size_comes_back() {
     let mut append = |volume: &mut Engine, at: u64, length: usize, wanted: &[(Verb, u64)]| {
         let content: Vec<u8> = (at..at + length as u64).map(|at| (at >> 12) as u8).collect();
         volume.write(ino, at, &content).unwrap();
-        volume.fsync(ino, false).unwrap();
+        volume.fsync(ino, SyncScope::Everything).unwrap();
         let new = recording.take_trace().into_iter().filter(|request| request.verb != Read);
         let new: Vec<_> = new.collect();
         let verbs: Vec<_> = new.iter().map(|request| (request.verb, request.length_bytes)).collect();
@@ -282,12 +284,12 @@ fn neighbours_that_an_fsync_overwrites_in_place_are_one_write() {
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.write(ino, 0, &[1; 1 << 20]).unwrap();
     volume.checkpoint().unwrap();
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     device.take_trace();
     volume.write(ino, 40_960, &[2; 16_384]).unwrap();
     volume.write(ino, 20 * 4096, &[3; 4096]).unwrap();
     volume.write(ino, 22 * 4096 + 5, &[4; 4096]).unwrap();
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     let trace = device.take_trace();
     let verbs: Vec<_> = trace.iter().map(|request| (request.verb, request.length_bytes)).collect();
     use block::Verb::{Flush, Read, Write};
@@ -319,7 +321,7 @@ fn a_rename_is_not_undone_by_a_new_file_of_the_old_name() {
     volume.rename(ROOT, b"log", ROOT, b"log.1", RenameMode::Replace).unwrap();
     let second = volume.create(ROOT, b"log", &NewNode::new(FILE)).unwrap();
     volume.write(second, 0, b"second").unwrap();
-    volume.fsync(second, false).unwrap();
+    volume.fsync(second, SyncScope::Everything).unwrap();
     drop(volume);
     let mut volume = reopen(&path);
     assert_eq!(read(&volume, volume.lookup(ROOT, b"log").unwrap()), b"second");
@@ -409,7 +411,9 @@ fn run(
             }
             7 | 8 if !live.is_empty() => {
                 let (name, ino, _) = &live[pick];
-                volume.fsync(*ino, rng.chance(0.5)).unwrap();
+                volume
+                    .fsync(*ino, if rng.chance(0.5) { SyncScope::Data } else { SyncScope::Everything })
+                    .unwrap();
                 let done = device.trace().len();
                 let story = stories.get_mut(name).unwrap();
                 story.promises.push((done, story.versions.len() - 1));
@@ -497,7 +501,7 @@ fn a_long_attribute_is_the_old_or_the_new_one() {
     let from = device.trace().len();
     for version in 1..=6 {
         volume.set_xattr(ino, b"user.long", &[version; 3000], XattrMode::Replace).unwrap();
-        volume.fsync(ino, version % 2 == 0).unwrap();
+        volume.fsync(ino, [SyncScope::Data, SyncScope::Everything][usize::from(version % 2)]).unwrap();
     }
     drop(volume);
     let trace = device.take_trace();
@@ -576,7 +580,7 @@ fn a_chain_never_continues_into_that_of_an_earlier_session() {
         volume.write(ino, 0, &[2; 4096]).unwrap();
         volume.write(ino, 3_900_000, &[2; 4096]).unwrap();
         // Runs all of the fsync except the final flush.
-        let mut pending = volume.begin_fsync(ino, false).unwrap();
+        let mut pending = volume.begin_fsync(ino, SyncScope::Everything).unwrap();
         while let Some(sync) = pending.filter(|sync| !sync.is_only_flush()) {
             pending = volume.finish(sync.run()).unwrap();
         }
@@ -595,7 +599,7 @@ fn a_chain_never_continues_into_that_of_an_earlier_session() {
             volume.write(three, 4096, &[3; 4096]).unwrap();
             // This fsync writes as many nodes as the first one did before.
             volume.write(three, 3_900_000, &[3; 4096]).unwrap();
-            volume.fsync(three, false).unwrap();
+            volume.fsync(three, SyncScope::Everything).unwrap();
             drop(volume);
             let after = contents(&open(memory));
             let what = format!("{at} of {} requests, survivors {mask:b}", trace.len());
@@ -615,7 +619,7 @@ fn opening_without_roll_forward_is_read_only() {
     let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.checkpoint().unwrap();
     volume.write(ino, 0, &[1; 9000]).unwrap();
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     drop(volume);
     let options = |read_only| Options { roll_forward: false, read_only, ..Options::new(|| support::NOW) };
     let refused = Engine::open(device.clone(), options(false)).err().unwrap();
@@ -639,7 +643,7 @@ fn a_link_keeps_a_file_whose_name_is_taken_again() {
     volume.unlink(ROOT, b"name").unwrap();
     let new = volume.create(ROOT, b"name", &NewNode::new(FILE)).unwrap();
     volume.write(new, 0, b"new").unwrap();
-    volume.fsync(new, false).unwrap();
+    volume.fsync(new, SyncScope::Everything).unwrap();
     drop(volume);
     let volume = Engine::open(device, Options::new(|| support::NOW)).unwrap();
     let read_name = |name: &[u8]| read(&volume, volume.lookup(ROOT, name).unwrap());
@@ -656,7 +660,7 @@ fn recovery_leaves_no_two_names_that_fold_alike() {
     volume.checkpoint().unwrap();
     volume.unlink(dir, b"name").unwrap();
     let new = volume.create(dir, b"NAME", &NewNode::new(FILE)).unwrap();
-    volume.fsync(new, false).unwrap();
+    volume.fsync(new, SyncScope::Everything).unwrap();
     drop(volume);
     let volume = Engine::open(device, Options::new(|| support::NOW)).unwrap();
     let names: Vec<_> = volume.entries(dir, 0).unwrap().map(|entry| entry.unwrap().name).collect();
@@ -688,7 +692,7 @@ fn filling_holes_overwrites_no_fsynced_block() {
     let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.checkpoint().unwrap();
     volume.write(file, 0, &[1; 40_000]).unwrap();
-    volume.fsync(file, false).unwrap();
+    volume.fsync(file, SyncScope::Everything).unwrap();
     let version = volume.last_checkpoint().version;
     // Each round replaces the data of the previous one, and none of it is fsynced.
     let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
@@ -723,7 +727,8 @@ fn fsyncs_stay_in_a_zone_and_come_back() {
     let size = DeviceSize { path: String::new(), bytes: 256 << 20 };
     let plan = Plan::new(&options, &[size]).unwrap();
     let volume_options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let new = NewVolume::begin(support::device(&path), &plan, true, volume_options()).unwrap();
+    let new =
+        NewVolume::begin(support::device(&path), &plan, DeviceContent::Zeroes, volume_options()).unwrap();
     let mut volume = new.finish().unwrap();
     let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.checkpoint().unwrap();
@@ -731,7 +736,7 @@ fn fsyncs_stay_in_a_zone_and_come_back() {
     let mut together = 0;
     for n in 0..RECORDS {
         volume.write(file, n * 4096, &record(n)).unwrap();
-        volume.fsync(file, false).unwrap();
+        volume.fsync(file, SyncScope::Everything).unwrap();
         if n % 100 == 99 {
             volume.checkpoint().unwrap();
             let logs = volume.last_checkpoint().logs;
@@ -742,7 +747,7 @@ fn fsyncs_stay_in_a_zone_and_come_back() {
     assert!(together >= 24, "in one zone at {together} of 25 looks");
     for n in 0..1000 {
         volume.write(file, n * 4096, &record(n + 1)).unwrap();
-        volume.fsync(file, false).unwrap();
+        volume.fsync(file, SyncScope::Everything).unwrap();
     }
     drop(volume);
 
@@ -767,8 +772,10 @@ fn nodes_follow_data_into_its_zone_and_are_found_there() {
     let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
     let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes: 256 << 20 }]).unwrap();
     let volume_options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let mut volume =
-        NewVolume::begin(device.clone(), &plan, true, volume_options()).unwrap().finish().unwrap();
+    let mut volume = NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, volume_options())
+        .unwrap()
+        .finish()
+        .unwrap();
     let file = volume.create(ROOT, b"a.db", &NewNode::new(FILE)).unwrap();
     volume.write(file, 0, &[0; 40 * 4096]).unwrap();
     volume.checkpoint().unwrap();
@@ -779,7 +786,7 @@ fn nodes_follow_data_into_its_zone_and_are_found_there() {
         let (at, record) = (n as usize * 7 % 38 * 4096, [(n % 251) as u8 + 1; 3 * 4096]);
         device.take_trace();
         volume.write(file, at as u64, &record).unwrap();
-        volume.fsync(file, false).unwrap();
+        volume.fsync(file, SyncScope::Everything).unwrap();
         wanted[at..at + record.len()].copy_from_slice(&record);
         let writes = device.take_trace().into_iter().filter(|request| request.verb == Verb::Write);
         let mut of_fsync: Vec<u32> = writes
@@ -804,7 +811,8 @@ fn aged_volume(device: Arc<dyn Device>, bytes: u64, blocks: usize) -> (Engine, I
     let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
     let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes }]).unwrap();
     let volume_options = Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let mut volume = NewVolume::begin(device, &plan, true, volume_options).unwrap().finish().unwrap();
+    let mut volume =
+        NewVolume::begin(device, &plan, DeviceContent::Zeroes, volume_options).unwrap().finish().unwrap();
     let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.write(file, 0, &vec![1; blocks * 4096]).unwrap();
     // New files replace random others until all blocks were written several times.
@@ -841,7 +849,7 @@ fn fsyncs_find_a_zone_on_an_aged_volume() {
     for n in 0..RECORDS {
         device.take_trace();
         volume.write(file, rng.below(BLOCKS as u64) * 4096, &[(n % 251) as u8; 4096]).unwrap();
-        volume.fsync(file, false).unwrap();
+        volume.fsync(file, SyncScope::Everything).unwrap();
         let writes = device.take_trace().into_iter().filter(|request| request.verb == Verb::Write);
         let addrs = writes.map(|request| BlockAddr((request.offset_bytes / 4096) as u32));
         let in_main = addrs.filter(|addr| geometry.in_main(*addr));
@@ -877,7 +885,7 @@ fn fsyncs_on_an_aged_volume_survive_cuts() {
     for n in 0..700usize {
         let (block, byte) = (rng.below(BLOCKS as u64) as usize, (n % 251) as u8);
         volume.write(file, block as u64 * 4096, &[byte; 4096]).unwrap();
-        volume.fsync(file, n % 2 == 0).unwrap();
+        volume.fsync(file, [SyncScope::Data, SyncScope::Everything][n % 2]).unwrap();
         records.push((block, byte, device.trace().len()));
         // Other files are written, too, but not synced.
         let name = |n: usize| format!("other{n}").into_bytes();
@@ -941,11 +949,11 @@ fn a_file_that_was_linked_elsewhere_and_unlinked_is_durable_under_its_new_name()
         volume.write(ino, 0, &[1; 9000]).unwrap();
         match checkpointed {
             true => volume.checkpoint().unwrap(),
-            false => volume.fsync(ino, false).unwrap(),
+            false => volume.fsync(ino, SyncScope::Everything).unwrap(),
         }
         volume.link(ino, to, b"new").unwrap();
         volume.unlink(from, b"old").unwrap();
-        volume.fsync(ino, false).unwrap();
+        volume.fsync(ino, SyncScope::Everything).unwrap();
         drop(volume); // without an unmount
 
         let volume = Engine::open(device, Options::new(|| support::NOW)).unwrap();
@@ -987,7 +995,7 @@ fn a_full_volume_recovers_a_name_for_which_its_directory_has_to_grow() {
 
     volume.unlink(dir, b"0").unwrap();
     let new = volume.create(dir, b"new", &NewNode::new(FILE)).unwrap();
-    volume.fsync(new, false).unwrap();
+    volume.fsync(new, SyncScope::Everything).unwrap();
     drop(volume); // without an unmount
     for _ in 0..2 {
         let mut volume = Engine::open(device.clone(), Options::new(|| support::NOW)).unwrap();
@@ -1011,7 +1019,11 @@ fn full_of_fsyncs(device: Arc<dyn Device>, blocks: u64, new_each: u64) -> (Ino, 
     let mut rng = Rng::new(7);
     for n in 0u64.. {
         let (block, mark) = (rng.below(blocks), (n % 250) as u8 + 2);
-        if volume.write(ino, block * 4096, &[mark; 4096]).and_then(|()| volume.fsync(ino, true)).is_err() {
+        if volume
+            .write(ino, block * 4096, &[mark; 4096])
+            .and_then(|()| volume.fsync(ino, SyncScope::Data))
+            .is_err()
+        {
             break;
         }
         promised[block as usize] = mark;
@@ -1019,7 +1031,7 @@ fn full_of_fsyncs(device: Arc<dyn Device>, blocks: u64, new_each: u64) -> (Ino, 
             let name = format!("new{new}");
             let made = volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).and_then(|ino| {
                 volume.write(ino, 0, &[9; 4096])?;
-                volume.fsync(ino, false)
+                volume.fsync(ino, SyncScope::Everything)
             });
             if made.is_err() {
                 break;
@@ -1113,9 +1125,9 @@ fn overwrites_before_a_run_of_directories_are_durable() {
         assert!(last < 512 * 4096, "the file comes to lie elsewhere");
         volume.write(ino, last, &[1; 4096]).unwrap();
     }
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     volume.write(ino, last, &[2; 4096]).unwrap();
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     assert!(is_before(&volume, last), "it is overwritten in place");
     drop(volume);
 

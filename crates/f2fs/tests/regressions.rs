@@ -7,7 +7,10 @@ use std::sync::Arc;
 use block::{Counted, Device, MemoryDevice, Recording, Survivors, Verb, power_cut};
 use f2fs::{
     Error,
-    engine::{Engine, Geometry, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, XattrMode},
+    engine::{
+        Engine, FileSize, Geometry, InPlace, NewNode, Options, Policy, RenameMode, SetAttr, SyncScope,
+        XattrMode,
+    },
     format::{
         BlockSize, TableCopy,
         checkpoint::Flags,
@@ -87,7 +90,7 @@ fn blocks_moved_by_cleaning_survive_a_cut_in_the_next_fsync() {
     let cleaned = volume.clean(1, Policy::Greedy).unwrap();
     assert!(cleaned.moved_blocks > 0 && cleaned.sections == 0, "{cleaned:?}");
     volume.set_attr(moved, &SetAttr { permissions: Some(0o600), ..SetAttr::default() }).unwrap();
-    volume.fsync(moved, false).unwrap();
+    volume.fsync(moved, SyncScope::Everything).unwrap();
     drop(volume);
     each_cut(&before, &recording, |volume, cut| {
         let mut bytes = vec![0; 4096];
@@ -115,7 +118,7 @@ fn blocks_moved_by_collapsing_survive_a_cut_in_the_next_fsync() {
     let recording = Arc::new(Recording::with_data(device));
     let mut volume = Engine::open(recording.clone(), Options::new(Time::default)).unwrap();
     volume.collapse_range(ino, 4096, 2 * 4096).unwrap();
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     drop(volume);
     each_cut(&before, &recording, |volume, cut| {
         let collapsed = volume.stat(ino).unwrap().size < u64::from(BLOCKS) * 4096;
@@ -143,8 +146,8 @@ fn blocks_outside_the_main_area_are_never_overwritten_in_place() {
     device.read(4096, &mut superblock).unwrap();
 
     let mut volume = Engine::open(device.clone(), Options::new(Time::default)).unwrap();
-    volume.fsync(ino, false).unwrap();
-    let written = volume.write(ino, 4096, &[2; 4096]).and_then(|()| volume.fsync(ino, false));
+    volume.fsync(ino, SyncScope::Everything).unwrap();
+    let written = volume.write(ino, 4096, &[2; 4096]).and_then(|()| volume.fsync(ino, SyncScope::Everything));
     assert!(matches!(written, Err(Error::Corrupt { .. })), "{written:?}");
     let mut now = [0; 4096];
     device.read(4096, &mut now).unwrap();
@@ -165,14 +168,14 @@ fn truncated_content_does_not_return_after_a_cut() {
         volume.set_xattr(ino, b"user.large", &[1; 3000], XattrMode::Set).unwrap();
         match checkpointed {
             true => volume.checkpoint().unwrap(),
-            false => volume.fsync(ino, false).unwrap(),
+            false => volume.fsync(ino, SyncScope::Everything).unwrap(),
         }
         match attribute {
             true => volume.remove_xattr(ino, b"user.large").unwrap(),
             false => volume.truncate(ino, 0).unwrap(),
         }
         volume.write(ino, 2 * HOLE, &[2; 4096]).unwrap();
-        volume.fsync(ino, false).unwrap();
+        volume.fsync(ino, SyncScope::Everything).unwrap();
         drop(volume);
         let volume = Engine::open(device, Options::new(Time::default)).unwrap();
         let mut bytes = vec![0xEE; 4096];
@@ -197,7 +200,7 @@ fn a_file_may_take_the_name_of_a_directory_and_be_fsynced() {
     volume.remove_dir(ROOT, b"name").unwrap();
     let ino = volume.create(ROOT, b"name", &NewNode::new(FILE)).unwrap();
     volume.write(ino, 0, b"content").unwrap();
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     drop(volume);
     let volume = Engine::open(device, Options::new(Time::default)).unwrap();
     assert_eq!(volume.lookup(ROOT, b"name").unwrap(), ino);
@@ -219,7 +222,7 @@ fn a_directory_whose_name_was_taken_without_a_checkpoint_gives_way() {
     volume.checkpoint().unwrap();
     let ino = volume.create(ROOT, b"f", &NewNode::new(FILE)).unwrap();
     volume.write(ino, 0, b"content").unwrap();
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     let at = u64::from(volume.nat_entry(ino.into()).unwrap().addr.0) * 4096 + NAME_OFFSET;
     drop(volume);
     let mut name = [0];
@@ -260,8 +263,8 @@ fn operations_on_long_ranges_use_bounded_memory() {
         let written_bytes = device.take_counts().written_bytes;
         assert!(changed_bytes - written_bytes.min(changed_bytes) < CACHE, "{what}: {written_bytes} written");
     };
-    waits("reserve", &mut |volume| volume.allocate_range(ino, 0, LONG, false));
-    waits("zero", &mut |volume| volume.zero_range(ino, 0, LONG, false));
+    waits("reserve", &mut |volume| volume.allocate_range(ino, 0, LONG, FileSize::Grows));
+    waits("zero", &mut |volume| volume.zero_range(ino, 0, LONG, FileSize::Grows));
     waits("punch", &mut |volume| volume.punch_hole(ino, 1, LONG - 2));
     assert_eq!(volume.stat(ino).unwrap().size, LONG);
 }
@@ -639,7 +642,7 @@ fn a_damaged_segment_table_stops_no_checkpoint() {
     volume.write(ino, 5 * 4096, &[2; 4096]).unwrap();
     volume.link(ino, ROOT, b"second").unwrap();
     let other = volume.create(ROOT, b"new", &NewNode::new(FILE)).unwrap();
-    volume.fsync(other, false).unwrap();
+    volume.fsync(other, SyncScope::Everything).unwrap();
     volume.checkpoint().unwrap();
     assert_eq!(volume.free_user_blocks(), free - 1);
     volume.unmount().unwrap();
@@ -697,7 +700,7 @@ fn a_damaged_segment_table_takes_no_cluster_away() {
     let mut volume = Engine::open(device.clone(), Options::new(|| support::NOW)).unwrap();
     volume.punch_hole(ino, 2 * 4096, 4096).unwrap();
     volume.write(ino, 6 * 4096, &[2; 4096]).unwrap();
-    volume.fsync(ino, false).unwrap();
+    volume.fsync(ino, SyncScope::Everything).unwrap();
     volume.unmount().unwrap();
     assert!(volume.last_checkpoint().flags.has(Flags::FSCK));
     drop(volume);

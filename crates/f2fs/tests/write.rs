@@ -9,7 +9,7 @@ use f2fs::{
     Error,
     engine::{Engine, NewNode, Options, RenameMode, XattrMode},
     format::{BlockSize, inode::DeviceNumber},
-    mkfs::{self, DeviceSize, NewVolume, Plan},
+    mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino},
 };
 
@@ -303,7 +303,8 @@ fn no_zone_is_left_half_written() {
     let device = Arc::new(Recording::without_data(MemoryDevice::new(256 << 20)));
     let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
     let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes: 256 << 20 }]).unwrap();
-    let new = NewVolume::begin(device.clone(), &plan, true, Options::new(|| support::NOW)).unwrap();
+    let new = NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, Options::new(|| support::NOW))
+        .unwrap();
     let mut volume = new.finish().unwrap();
     let geometry = *volume.geometry();
     device.take_trace();

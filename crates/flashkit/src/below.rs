@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use anyhow::{Context, Result};
 use f2fs::{
-    engine::Engine,
+    engine::{Engine, FinalSymlink},
     format::FileType,
     units::Ino,
     walk::{Found, Step, Walk},
@@ -28,10 +28,9 @@ pub struct Below {
 }
 
 impl Below {
-    /// Starts at the inode of a path. With `is_recursive`, includes everything below it. With `follow`,
-    /// follows a symbolic link at the end of the path.
-    pub fn new(volume: &Engine, path: &[u8], follow: bool, is_recursive: bool) -> f2fs::Result<Below> {
-        let (top, parent) = volume.resolve_with_parent(path, follow)?;
+    /// Starts at the inode of a path. With `is_recursive`, includes everything below it.
+    pub fn new(volume: &Engine, path: &[u8], link: FinalSymlink, is_recursive: bool) -> f2fs::Result<Below> {
+        let (top, parent) = volume.resolve_with_parent(path, link)?;
         let base = path.strip_suffix(b"/").unwrap_or(path).to_vec();
         Ok(Below { top: Some(top), parent, base, is_recursive, walk: Walk::default(), seen: HashSet::new() })
     }

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use block::{Device, FileDevice, InUse, OpenOptions, Refillable};
 use f2fs::{
-    engine::{Engine, Options},
+    engine::{Engine, FinalSymlink, Options},
     format::FileType,
     units::{CheckpointVer, Ino, Time},
 };
@@ -111,7 +111,7 @@ impl Range {
 /// Returns the directory and name for an object with this `name` and `kind` put at a path: inside the path if
 /// that is a directory, otherwise in its place.
 pub fn destination(volume: &Engine, at: &Target, name: &[u8], kind: FileType) -> Result<(Ino, Vec<u8>)> {
-    match volume.resolve(&at.path, true) {
+    match volume.resolve(&at.path, FinalSymlink::Follow) {
         Ok(ino) if volume.stat(ino)?.kind == FileType::Directory => Ok((ino, name.to_vec())),
         // The final slash asks for a directory, and there is none.
         Err(error @ f2fs::Error::NotFound) if at.is_of_directory() && kind != FileType::Directory => {
@@ -364,17 +364,17 @@ impl Target {
 
     /// Opens the volume for reading only and finds the path. Does not follow a symbolic link at its end.
     pub fn find(&self, further: &Further) -> Result<(Engine, Ino)> {
-        self.open_at(further, false)
+        self.open_at(further, FinalSymlink::NoFollow)
     }
 
     /// Does the work of [`find`](Self::find), but follows a symbolic link at the end.
     pub fn find_content(&self, further: &Further) -> Result<(Engine, Ino)> {
-        self.open_at(further, true)
+        self.open_at(further, FinalSymlink::Follow)
     }
 
-    fn open_at(&self, further: &Further, follow: bool) -> Result<(Engine, Ino)> {
+    fn open_at(&self, further: &Further, link: FinalSymlink) -> Result<(Engine, Ino)> {
         let volume = open_read_only(&self.image, further)?;
-        let ino = volume.resolve(&self.path, follow).with_context(|| self.to_string())?;
+        let ino = volume.resolve(&self.path, link).with_context(|| self.to_string())?;
         Ok((volume, ino))
     }
 }

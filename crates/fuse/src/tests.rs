@@ -16,7 +16,7 @@ use std::{
 use block::{Device, Geometry, MemoryDevice};
 use f2fs::{
     engine::{Engine, NewNode, Options},
-    mkfs::{self, DeviceSize, NewVolume, Plan},
+    mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::{Ino, Time},
 };
 use fuse_protocol::{CHANGING_MAX, contain};
@@ -29,7 +29,8 @@ use crate::{Event, MountOptions, backend, background::Background};
 fn format(device: &Arc<MemoryDevice>) -> Engine {
     let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
     let plan = Plan::new(&mkfs::Options::new([7; 16]), &[size]).unwrap();
-    let new = NewVolume::begin(device.clone(), &plan, true, Options::new(Time::default)).unwrap();
+    let new =
+        NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, Options::new(Time::default)).unwrap();
     new.finish().unwrap()
 }
 

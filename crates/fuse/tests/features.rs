@@ -16,7 +16,7 @@ use std::{
 use f2fs::{
     engine::{Engine, NewNode, Options, QuotaLimits, SetAttr},
     format::{BlockSize, quota::QuotaKind},
-    mkfs::{self, DeviceSize, NewVolume, Plan},
+    mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::Time,
 };
 use guest::ioctl;
@@ -106,7 +106,10 @@ fn files_report_the_size_of_large_blocks() {
     let device = Arc::new(
         block::FileDevice::open(&path, block::OpenOptions { write: true, ..Default::default() }).unwrap(),
     );
-    NewVolume::begin(device, &plan, true, Options::new(Time::default)).unwrap().finish().unwrap();
+    NewVolume::begin(device, &plan, DeviceContent::Zeroes, Options::new(Time::default))
+        .unwrap()
+        .finish()
+        .unwrap();
 
     bench.mount("");
     let file = File::create(bench.path("holes")).unwrap();

@@ -326,7 +326,7 @@ fn a_checkpoint_is_written_without_a_sync() {
     let is_on_image = || {
         let device = block::FileDevice::open(bench.image(), block::OpenOptions::default()).ok()?;
         let volume = f2fs::engine::Engine::open(Arc::new(device), f2fs::engine::Options::read_only()).ok()?;
-        let ino = volume.resolve(b"dir/file", false).ok()?;
+        let ino = volume.resolve(b"dir/file", f2fs::engine::FinalSymlink::NoFollow).ok()?;
         let mut content = [0; 7];
         volume.read(ino, 0, &mut content).ok()?;
         (content == *b"in time").then_some(())

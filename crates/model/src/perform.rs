@@ -2,7 +2,7 @@
 
 use f2fs::{
     Error, Result,
-    engine::{Engine, NewNode, Policy, RenameMode, SetAttr, XattrMode},
+    engine::{Engine, FileSize, FinalSymlink, NewNode, Policy, RenameMode, SetAttr, SyncScope, XattrMode},
     format::{
         FileType,
         inode::{Algorithm, DeviceNumber, flag},
@@ -29,7 +29,7 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
             volume.remove_dir(dir, name)
         }
         Op::Write { path, offset, content } => {
-            let ino = match volume.resolve(&path.0, true) {
+            let ino = match volume.resolve(&path.0, FinalSymlink::Follow) {
                 // The mode that the guest's agent uses, with a umask of 0.
                 Err(Error::NotFound) => create(volume, path, &NewNode::new(0o100_666))?,
                 found => found?,
@@ -37,16 +37,16 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
             volume.write(ino, *offset, &content.to_vec())
         }
         Op::Truncate { path, size } => {
-            let ino = volume.resolve(&path.0, true)?;
+            let ino = volume.resolve(&path.0, FinalSymlink::Follow)?;
             volume.truncate(ino, *size)
         }
         Op::Allocate { path, how, offset, length } => {
-            let ino = volume.resolve(&path.0, true)?;
+            let ino = volume.resolve(&path.0, FinalSymlink::Follow)?;
             match how {
-                Allocate::Extend => volume.allocate_range(ino, *offset, *length, false),
-                Allocate::KeepSize => volume.allocate_range(ino, *offset, *length, true),
+                Allocate::Extend => volume.allocate_range(ino, *offset, *length, FileSize::Grows),
+                Allocate::KeepSize => volume.allocate_range(ino, *offset, *length, FileSize::Stays),
                 Allocate::Punch => volume.punch_hole(ino, *offset, *length),
-                Allocate::Zero => volume.zero_range(ino, *offset, *length, false),
+                Allocate::Zero => volume.zero_range(ino, *offset, *length, FileSize::Grows),
                 Allocate::Collapse => volume.collapse_range(ino, *offset, *length),
                 Allocate::Insert => volume.insert_range(ino, *offset, *length),
             }
@@ -55,7 +55,7 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
         Op::RenameNew { from, to } => rename(volume, from, to, RenameMode::NoReplace),
         Op::Exchange { from, to } => rename(volume, from, to, RenameMode::Exchange),
         Op::Link { from, to } => {
-            let ino = volume.resolve(&from.0, false)?;
+            let ino = volume.resolve(&from.0, FinalSymlink::NoFollow)?;
             let (dir, name) = parent(volume, to)?;
             volume.link(ino, dir, name)
         }
@@ -75,11 +75,11 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
             create(volume, path, &new).map(drop)
         }
         Op::SetXattr { path, name, value } => {
-            let ino = volume.resolve(&path.0, false)?;
+            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
             volume.set_xattr(ino, &name.0, &value.to_vec(), XattrMode::Set)
         }
         Op::RemoveXattr { path, name } => {
-            let ino = volume.resolve(&path.0, false)?;
+            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
             volume.remove_xattr(ino, &name.0)
         }
         Op::Chmod { path, mode } => {
@@ -100,21 +100,21 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
             set.flags = inherit.then_some(flags | flag::PROJECT_INHERIT);
         }),
         Op::Fsync { path, data_only } => {
-            let ino = volume.resolve(&path.0, false)?;
-            volume.fsync(ino, *data_only)
+            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
+            volume.fsync(ino, if *data_only { SyncScope::Data } else { SyncScope::Everything })
         }
         Op::Compression { path, algorithm, log_cluster } => {
-            let ino = volume.resolve(&path.0, false)?;
+            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
             let algorithm = Algorithm::from_code(*algorithm)
                 .ok_or_else(|| Error::Invalid(format!("algorithm {algorithm}").into()))?;
             volume.choose_compression(ino, algorithm, *log_cluster)
         }
         Op::Release { path } => {
-            let ino = volume.resolve(&path.0, false)?;
+            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
             volume.release_saved(ino).map(drop)
         }
         Op::Reserve { path } => {
-            let ino = volume.resolve(&path.0, false)?;
+            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
             volume.reserve_saved(ino).map(drop)
         }
         Op::Collect { .. } => volume.clean(1, Policy::Greedy).map(drop),
@@ -126,7 +126,7 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
 /// Returns the directory of a path, and the name in it.
 pub(crate) fn parent<'a>(volume: &Engine, path: &'a Bytes) -> Result<(Ino, &'a [u8])> {
     let (dir, name) = split_last(&path.0).ok_or(Error::Exists)?;
-    Ok((volume.resolve(dir, true)?, name))
+    Ok((volume.resolve(dir, FinalSymlink::Follow)?, name))
 }
 
 fn create(volume: &mut Engine, path: &Bytes, new: &NewNode) -> Result<Ino> {
@@ -141,7 +141,7 @@ fn rename(volume: &mut Engine, from: &Bytes, to: &Bytes, mode: RenameMode) -> Re
 
 /// Changes attributes of the inode at a path, even of a symbolic link. `choose` gets the inode's flags.
 fn change(volume: &mut Engine, path: &Bytes, choose: impl FnOnce(&mut SetAttr, u32)) -> Result<()> {
-    let ino = volume.resolve(&path.0, false)?;
+    let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
     let mut set = SetAttr::default();
     choose(&mut set, volume.stat(ino)?.flags);
     volume.set_attr(ino, &set)

@@ -19,7 +19,12 @@ use block::{
     ATOMIC_BYTES, Device, MemoryDevice, Overlay, Recording, Request, Rng, Survivors, Verb, power_cut, replay,
     unflushed_writes,
 };
-use f2fs::{Error, engine::InPlace, format::node::NodeFooter, units::Ino};
+use f2fs::{
+    Error,
+    engine::{FinalSymlink, InPlace},
+    format::node::NodeFooter,
+    units::Ino,
+};
 use guest::{Bytes, Content, Op};
 
 use crate::{
@@ -160,7 +165,7 @@ impl Record {
         let volume = pair.subject.volume();
         if let (Some(name), true) = (name, file.data().is_some()) {
             let ino = match op {
-                Op::Fsync { path, .. } => volume.resolve(&path.0, true)?,
+                Op::Fsync { path, .. } => volume.resolve(&path.0, FinalSymlink::Follow)?,
                 Op::FsyncOpen { handle } => pair.subject.opened(*handle).context("it is open")?,
                 _ => unreachable!("it is an fsync"),
             };

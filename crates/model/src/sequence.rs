@@ -87,7 +87,8 @@ impl Pair {
                 );
                 // The operation has no effect, but open(2) with O_CREAT and write(2) are two calls.
                 if let Op::Write { path, .. } = op {
-                    let is_there = self.subject.volume().resolve(&path.0, false).is_ok();
+                    let is_there =
+                        self.subject.volume().resolve(&path.0, f2fs::engine::FinalSymlink::NoFollow).is_ok();
                     if is_there && self.model.find(&path.0).is_err() {
                         let made = Op::Mknod { path: path.clone(), mode: 0o100_666, major: 0, minor: 0 };
                         self.model.apply(&made, now)?;

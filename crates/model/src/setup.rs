@@ -14,7 +14,7 @@ use block::{Device, MemoryDevice};
 use f2fs::{
     engine::{ActiveLogs, InPlace, Options, device_bytes, read_superblock},
     format::BlockSize,
-    mkfs::{self, DeviceSize, Plan},
+    mkfs::{self, DeviceContent, DeviceSize, Plan},
 };
 
 use crate::{difference::Facts, generator::Mix, subject::Settings};
@@ -296,7 +296,7 @@ fn own_volume(options: &mkfs::Options, devices: &[(String, u64)]) -> Result<Memo
     };
     let device = Arc::new(MemoryDevice::new(bytes));
     let options = Options::new(f2fs::units::Time::default);
-    mkfs::NewVolume::begin(device.clone(), &plan, true, options)?.finish()?;
+    mkfs::NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, options)?.finish()?;
     Arc::into_inner(device).context("the volume has released its device")
 }
 

@@ -12,7 +12,7 @@ use anyhow::Context;
 use block::Device;
 use f2fs::{
     Error, Result,
-    engine::{ActiveLogs, Engine, InPlace, NewNode, Options},
+    engine::{ActiveLogs, Engine, FinalSymlink, InPlace, NewNode, Options, SyncScope},
     format::node::NodeBlock,
     units::{Ino, Time},
 };
@@ -117,7 +117,7 @@ impl Subject {
     fn perform(&mut self, op: &Op) -> Result<()> {
         match op {
             Op::Open { path, handle } => {
-                let ino = self.volume.resolve(&path.0, true)?;
+                let ino = self.volume.resolve(&path.0, FinalSymlink::Follow)?;
                 self.volume.read(ino, 0, &mut [])?;
                 self.close(*handle)?;
                 self.volume.hold(ino);
@@ -125,7 +125,7 @@ impl Subject {
                 Ok(())
             }
             Op::OpenNameless { dir, mode, handle } => {
-                let dir = self.volume.resolve(&dir.0, true)?;
+                let dir = self.volume.resolve(&dir.0, FinalSymlink::Follow)?;
                 let ino = self.volume.create_nameless(dir, &NewNode::new((mode & 0o7777) as u16))?;
                 self.close(*handle)?;
                 self.open.insert(*handle, ino);
@@ -143,7 +143,7 @@ impl Subject {
             Op::Close { handle } => self.close(*handle),
             Op::FsyncOpen { handle } => {
                 let ino = self.open.get(handle).ok_or(Error::NotFound)?;
-                self.volume.fsync(*ino, false)
+                self.volume.fsync(*ino, SyncScope::Everything)
             }
             Op::Unmount { .. } => {
                 self.close_all()?;

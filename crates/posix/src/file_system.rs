@@ -43,8 +43,9 @@ use crate::{
 pub use crate::caller::Caller;
 pub use attributes::{Change, TimesFrom};
 pub use content::{OpenFor, OpenMode, WriteMode, WriteOrigin};
-pub use durability::SyncScope;
-pub use settings::{Atime, FsyncMode, Limits, Settings};
+pub use f2fs::engine::{Limits, SyncScope};
+pub use settings::{Atime, FsyncMode, Settings};
+pub use xattrs::GroupIdBit;
 
 /// Result of an operation.
 pub type Result<T, E = Errno> = std::result::Result<T, E>;
@@ -135,7 +136,7 @@ impl FileSystem {
 
     /// Does what is due before a change: sets its limits, applies pending access times, and does the upkeep.
     fn prepare_change(&self, volume: &mut Writing<'_>, limits: Limits) -> Result<()> {
-        volume.set_privileged(limits == Limits::Exempt);
+        volume.set_limits(limits);
         self.apply_pending_atimes(volume);
         // Done last, so that no upkeep is due when the caller's change begins.
         let upkeep = volume.begin_upkeep();
@@ -235,7 +236,7 @@ pub(crate) mod tests {
     use f2fs::{
         engine::{NewNode, Options},
         format::FileType,
-        mkfs::{self, DeviceSize, NewVolume, Plan},
+        mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
         units::{Nid, Time},
     };
 
@@ -246,7 +247,8 @@ pub(crate) mod tests {
         let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
         let features = mkfs::parse_features(features).unwrap();
         let plan = Plan::new(&mkfs::Options { features, ..mkfs::Options::new([7; 16]) }, &[size]).unwrap();
-        let new = NewVolume::begin(device.clone(), &plan, true, Options::new(Time::default)).unwrap();
+        let new = NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, Options::new(Time::default))
+            .unwrap();
         new.finish().unwrap()
     }
 

@@ -9,7 +9,7 @@ use f2fs::{
     Error,
     engine::{Engine, Options, device_bytes},
     format::inode::Compression,
-    mkfs::{self, DeviceSize, NewVolume, Plan},
+    mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::Time,
 };
 use guest::Op;
@@ -37,7 +37,7 @@ fn begin_with(path: &Path, mib: u64, options: &mkfs::Options, open: Options) -> 
     let device: Arc<dyn Device> = Arc::new(FileDevice::create(path, mib << 20)?);
     let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
     let plan = Plan::new(options, &[size])?;
-    Ok(NewVolume::begin(device, &plan, true, open)?)
+    Ok(NewVolume::begin(device, &plan, DeviceContent::Zeroes, open)?)
 }
 
 /// Begins a volume on several new files, each with its path in the superblock and its size in MiB.
@@ -50,7 +50,7 @@ pub fn begin_on(files: &[(&Path, &str, u64)], options: &mkfs::Options) -> anyhow
     let plan = Plan::new(options, &sizes.collect::<Vec<_>>())?;
     let parts = devices.into_iter().zip(device_bytes(&plan.superblock));
     let device = Arc::new(Concat::new(parts.collect())?);
-    Ok(NewVolume::begin(device, &plan, true, Options::new(|| NOW))?)
+    Ok(NewVolume::begin(device, &plan, DeviceContent::Zeroes, Options::new(|| NOW))?)
 }
 
 /// Opens a volume in one file for writing.

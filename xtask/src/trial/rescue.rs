@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use block::{FileDevice, OpenOptions};
 use f2fs::{
-    engine::{Engine, Options},
+    engine::{Engine, FinalSymlink, Options},
     format::{inode::inline, node_path::NodePath, superblock::Area},
     units::Nid,
 };
@@ -163,7 +163,7 @@ fn read(image: &Path, tree: &Path) -> Result<(Layout, Vec<Wanted>)> {
     for (name, path) in files(tree)? {
         let inside = path.strip_prefix(tree)?;
         let inside = [Path::new("/"), inside].iter().collect::<PathBuf>();
-        let ino = volume.resolve(inside.as_os_str().as_encoded_bytes(), false)?;
+        let ino = volume.resolve(inside.as_os_str().as_encoded_bytes(), FinalSymlink::NoFollow)?;
         let inode = volume.inode(ino)?;
         let mut nids: Vec<Nid> = vec![ino.into()];
         let mut all = Vec::new();

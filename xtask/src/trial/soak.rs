@@ -16,7 +16,10 @@ use anyhow::{Context, Result, ensure};
 use block::{FileDevice, OpenOptions, Rng};
 use f2fs::{
     Error,
-    engine::{Cleaned, Engine, NewNode, Options, Policy, QuotaLimits, RenameMode, SetAttr, XattrMode},
+    engine::{
+        Cleaned, Engine, FileSize, Limits, NewNode, Options, Policy, QuotaLimits, RenameMode, SetAttr,
+        SyncScope, XattrMode,
+    },
     format::{inode::flag, quota::QuotaKind},
     units::{Ino, Time},
 };
@@ -103,7 +106,7 @@ pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
     };
     let mut volume = open()?;
     let root = volume.superblock().root_ino;
-    volume.set_privileged(false);
+    volume.set_limits(Limits::Enforced);
     volume.set_quota_limits(QuotaKind::User, USER, LIMITS)?;
     let mut dirs = Vec::new();
     for n in 0..DIRS {
@@ -279,7 +282,7 @@ impl Soak {
         let (from, to) = (start as usize, (start + length) as usize);
         match how {
             Range::Punch => self.volume.punch_hole(file.ino, offset, bytes)?,
-            Range::Zero => self.volume.zero_range(file.ino, offset, bytes, false)?,
+            Range::Zero => self.volume.zero_range(file.ino, offset, bytes, FileSize::Grows)?,
             Range::Collapse => self.volume.collapse_range(file.ino, offset, bytes)?,
             Range::Insert => self.volume.insert_range(file.ino, offset, bytes)?,
         }
@@ -309,7 +312,7 @@ impl Soak {
     fn fsync(&mut self) -> f2fs::Result<()> {
         let at = self.pick();
         let ino = self.files[at].ino;
-        self.volume.fsync(ino, false)
+        self.volume.fsync(ino, SyncScope::Everything)
     }
 
     fn read(&mut self) -> Result<()> {

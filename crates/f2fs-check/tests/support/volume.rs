@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use block::{Device, MemoryDevice};
 use f2fs::{
-    engine::{Engine, NewNode, Options, SetAttr, XattrMode},
+    engine::{Engine, FinalSymlink, NewNode, Options, SetAttr, XattrMode},
     format::{
         BlockSize, TableCopy,
         checkpoint::{Checkpoint, Flags},
@@ -15,7 +15,7 @@ use f2fs::{
         nat, sit,
         summary::Summary,
     },
-    mkfs::{self, DeviceSize, NewVolume, Plan},
+    mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino, Nid, SegNo, Time},
 };
 
@@ -53,7 +53,7 @@ impl Damaged {
 
     /// Inode of a path.
     pub fn ino(&self, path: &str) -> Ino {
-        self.volume.resolve(path.as_bytes(), false).expect("a path of the volume")
+        self.volume.resolve(path.as_bytes(), FinalSymlink::NoFollow).expect("a path of the volume")
     }
 
     /// Address of a node.
@@ -254,7 +254,7 @@ fn sound() -> MemoryDevice {
     };
     let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
     let plan = Plan::new(&options, &[size]).expect("the size fits");
-    NewVolume::begin(device.clone(), &plan, true, Options::new(|| NOW))
+    NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, Options::new(|| NOW))
         .expect("a root")
         .finish()
         .expect("written");

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use block::MemoryDevice;
 use f2fs::{
     OpenOptions, Volume,
+    engine::FinalSymlink,
     mkfs::{self, parse_features},
     units::{BlockAddr, Ino, Nid, Time},
 };
@@ -38,7 +39,7 @@ pub fn content(seed: u32, length: usize) -> Vec<u8> {
 
 /// Opens a volume for changes.
 pub fn open(device: Arc<MemoryDevice>) -> Volume {
-    OpenOptions::new().write(true).clock(|| NOW).open(device).expect("a sound volume")
+    OpenOptions::new().write().clock(|| NOW).open(device).expect("a sound volume")
 }
 
 fn made(features: &str) -> MemoryDevice {
@@ -79,7 +80,7 @@ pub fn sound(which: usize) -> Arc<MemoryDevice> {
 
 /// All blocks that a file without indirect nodes has: nodes and data.
 pub fn blocks_of(volume: &f2fs::engine::Engine, path: &str) -> Vec<BlockAddr> {
-    let ino: Ino = volume.resolve(path.as_bytes(), false).expect("it exists");
+    let ino: Ino = volume.resolve(path.as_bytes(), FinalSymlink::NoFollow).expect("it exists");
     let inode = volume.inode(ino).expect("it is sound");
     let nodes = [ino.into(), inode.child(0), inode.child(1), inode.child(2)];
     let nodes = nodes.into_iter().filter(|nid| *nid != Nid::NULL);

@@ -242,7 +242,7 @@ mod tests {
         Error,
         engine::{NewNode, Options},
         format::sit::SegmentType,
-        mkfs::{self, DeviceSize, NewVolume, Plan},
+        mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
         units::Time,
     };
 
@@ -254,7 +254,8 @@ mod tests {
         let plan = Plan::new(&mkfs::Options::new([1; 16]), &[size]).unwrap();
         let options = Options::new(Time::default);
         let device = Arc::new(MemoryDevice::new(BYTES));
-        let mut volume = NewVolume::begin(device, &plan, true, options).unwrap().finish().unwrap();
+        let mut volume =
+            NewVolume::begin(device, &plan, DeviceContent::Zeroes, options).unwrap().finish().unwrap();
         let root = volume.superblock().root_ino;
         let file = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();
         // Fills a segment with data.

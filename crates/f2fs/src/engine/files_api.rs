@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::{Cluster, Engine, Extent, Hidden, Run};
 use crate::{
     Error, Result,
+    engine::FileSize,
     files::{pieces, write_pieces},
     format::{
         inode::{Algorithm, flag},
@@ -233,17 +234,16 @@ impl Engine {
         self.files_mut().stamp(ino)
     }
 
-    /// Reserves blocks for a range of a regular file; former holes read as zeroes. Unless `keep_size`, the
-    /// file grows to the end of the range.
+    /// Reserves blocks for a range of a regular file; former holes read as zeroes.
     ///
     /// # Errors
     /// Those of [`write`](Self::write).
-    pub fn allocate_range(&mut self, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+    pub fn allocate_range(&mut self, ino: Ino, offset: u64, length: u64, size: FileSize) -> Result<()> {
         self.begin()?;
         let end = self.files().check_allocation(ino, offset, length)?;
         for piece in pieces(offset, end) {
             self.begin()?;
-            self.files_mut().allocate_blocks(ino, piece.start, piece.end, keep_size)?;
+            self.files_mut().allocate_blocks(ino, piece.start, piece.end, size)?;
         }
         Ok(())
     }
@@ -257,19 +257,18 @@ impl Engine {
         self.files().check_allocation(ino, offset, length).map(drop)
     }
 
-    /// Makes a range of a regular file read as zeroes, with all its blocks reserved. Without `keep_size`, the
-    /// file grows to the end of the range.
+    /// Makes a range of a regular file read as zeroes, with all its blocks reserved.
     ///
     /// # Errors
     /// Those of [`write`](Self::write), and [`Error::NotPermitted`] for an append-only file.
-    pub fn zero_range(&mut self, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+    pub fn zero_range(&mut self, ino: Ino, offset: u64, length: u64, size: FileSize) -> Result<()> {
         self.begin()?;
         let end = self.files().check_hole(ino, offset, length)?;
         self.files().reserve_bytes(ino, offset, end)?;
         for piece in pieces(offset, end) {
             self.begin()?;
             self.files_mut().punch(ino, piece.start, piece.end)?;
-            self.files_mut().allocate_blocks(ino, piece.start, piece.end, keep_size)?;
+            self.files_mut().allocate_blocks(ino, piece.start, piece.end, size)?;
         }
         Ok(())
     }

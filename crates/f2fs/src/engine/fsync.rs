@@ -21,14 +21,22 @@ use crate::{
     units::{Ino, Nid},
 };
 
+/// The parts of an inode that an fsync makes durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncScope {
+    /// Content and all attributes (fsync(2)).
+    Everything,
+    /// Content, and the attributes that reading it needs (fdatasync(2)).
+    Data,
+}
+
 impl Engine {
-    /// Makes the content and the attributes of an inode durable. With `data_only`, only attributes that are
-    /// needed to read the content are guaranteed.
+    /// Makes the parts of an inode durable that `scope` names.
     ///
     /// # Errors
     /// Those of [every change](Engine#errors).
-    pub fn fsync(&mut self, ino: Ino, data_only: bool) -> Result<()> {
-        let pending = self.begin_fsync(ino, data_only)?;
+    pub fn fsync(&mut self, ino: Ino, scope: SyncScope) -> Result<()> {
+        let pending = self.begin_fsync(ino, scope)?;
         self.complete(pending)
     }
 
@@ -37,7 +45,7 @@ impl Engine {
     ///
     /// # Errors
     /// Those of [every change](Engine#errors).
-    pub fn begin_fsync(&mut self, ino: Ino, data_only: bool) -> Result<Option<PendingSync>> {
+    pub fn begin_fsync(&mut self, ino: Ino, scope: SyncScope) -> Result<Option<PendingSync>> {
         self.start()?;
         let inode = self.inode(ino)?;
         let is_directory = inode.is_directory();
@@ -47,7 +55,7 @@ impl Engine {
             if self.is_as_checkpointed(ino) {
                 return Ok(None);
             }
-            if data_only && self.names_are_written(ino)? {
+            if scope == SyncScope::Data && self.names_are_written(ino)? {
                 drop(inode);
                 return self.flush_logs().map(Some);
             }
@@ -68,7 +76,7 @@ impl Engine {
             // no chain runs into nodes that an earlier session left.
             return self.checkpoint_then(Reason::Sync, Then::End).map(Some);
         }
-        self.write_marked(ino, data_only).map(Some)
+        self.write_marked(ino, scope).map(Some)
     }
 
     /// Writes the pages of a file that the checkpoint for its fsync could not write. Returns the error if
@@ -103,7 +111,7 @@ impl Engine {
     ///
     /// The xattr node has no checksum, and a torn one would hold a part of an attribute. So it is flushed
     /// before the mark is written, and the inode then has the mark.
-    fn write_marked(&mut self, ino: Ino, data_only: bool) -> Result<PendingSync> {
+    fn write_marked(&mut self, ino: Ino, scope: SyncScope) -> Result<PendingSync> {
         let own = Nid::from(ino);
         let is_new = !self.nodes().is_checkpointed(own)? && !self.nodes().since_checkpoint().is_named(ino);
         let attributes_first = self.has_unflushed_attributes(ino)?;
@@ -120,7 +128,7 @@ impl Engine {
                 nids.push(nid);
             }
         }
-        if self.must_write_inode(ino, data_only)? {
+        if self.must_write_inode(ino, scope)? {
             nids.push(own);
         }
         let Some((last, others)) = nids.split_last() else { return self.flush_logs() };
@@ -155,14 +163,14 @@ impl Engine {
 
     /// Returns true if an inode has changes that recovery does not derive from the other nodes (Linux,
     /// `f2fs_skip_inode_update`).
-    fn must_write_inode(&self, ino: Ino, data_only: bool) -> Result<bool> {
+    fn must_write_inode(&self, ino: Ino, scope: SyncScope) -> Result<bool> {
         let Some(change) = self.nodes().change(ino.into()) else { return Ok(false) };
         let inode = self.inode(ino)?;
         let size = inode.head().size.get();
         let tells_size =
             size % self.geometry().block_size.bytes() as u64 == 0 && !inode.has_advise(advise::KEEP_SIZE);
         Ok(change.has(Change::REST)
-            || (change.has(Change::TIMES) && !data_only)
+            || (change.has(Change::TIMES) && scope == SyncScope::Everything)
             || (change.has(Change::SIZE) && !tells_size))
     }
 

@@ -522,7 +522,7 @@ mod tests {
     use super::*;
     use crate::{
         engine::{NewNode, Options},
-        mkfs::{self, DeviceSize, NewVolume, Plan},
+        mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
         units::Time,
     };
 
@@ -533,7 +533,8 @@ mod tests {
         let options = mkfs::Options { segments_per_section, ..mkfs::Options::new([7; 16]) };
         let plan = Plan::new(&options, &[size]).unwrap();
         let device = Arc::new(MemoryDevice::new(BYTES));
-        let new = NewVolume::begin(device, &plan, true, Options::new(Time::default)).unwrap();
+        let new =
+            NewVolume::begin(device, &plan, DeviceContent::Zeroes, Options::new(Time::default)).unwrap();
         let mut volume = new.finish().unwrap();
         let root = volume.superblock().root_ino;
         let ino = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();

@@ -31,13 +31,15 @@ pub use crate::{
         ActiveLogs, Clock, FsyncNames, Geometry, InPlace, Io, OnError, Options, Upkeep, device_bytes, join,
         read_raw_superblock, read_superblock,
     },
-    files::{Cluster, Extent, ExtentKind, Hidden, Run},
+    files::{Cluster, Extent, ExtentKind, FileSize, Hidden, Run},
     names::{
-        DirCursor, DirEntry, Found, NewNode, PathEnd, RenameMode, SET_GID, SetAttr, Stat, Times, XattrMode,
-        without_privilege,
+        DirCursor, DirEntry, FinalSymlink, Found, NewNode, PathEnd, RenameMode, SET_GID, SetAttr, Stat,
+        Times, XattrMode, without_privilege,
     },
+    nodes::Limits,
     segments::{Counters, Discards},
 };
+pub use fsync::SyncScope;
 pub use gc::{Candidate, Cleaned, Policy, benefit, by_age};
 pub use make::Blank;
 pub use pending::{PendingSync, SyncOutcome};

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::{DirCursor, Engine, Found, NewNode, PathEnd, RenameMode, XattrMode};
 use crate::{
     Error, Result,
+    engine::FinalSymlink,
     format::{FileType, xattr::index},
     names::NextEntries,
     units::Ino,
@@ -83,14 +84,13 @@ impl Engine {
         self.names().read_link(ino)
     }
 
-    /// Looks up the inode at a path from the root. `follow` says if a symbolic link at the end is followed;
-    /// links before the end are always followed, within the volume.
+    /// Looks up the inode at a path from the root. Symbolic links are followed within the volume.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`] if the path leads through a file, [`Error::TooManySymlinks`]
     /// for more than 40, [`Error::NameTooLong`]; those of [reading](Engine#errors).
-    pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Ino> {
-        self.names().resolve(path, follow)
+    pub fn resolve(&self, path: &[u8], link: FinalSymlink) -> Result<Ino> {
+        self.names().resolve(path, link)
     }
 
     /// Like [`resolve`](Self::resolve), but starts at a directory. A path with a leading slash starts at the
@@ -99,8 +99,8 @@ impl Engine {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`] if the path leads through a file, [`Error::TooManySymlinks`]
     /// for more than 40, [`Error::NameTooLong`]; those of [reading](Engine#errors).
-    pub fn resolve_from(&self, dir: Ino, path: &[u8], follow: bool) -> Result<Ino> {
-        self.names().resolve_from(dir, path, follow)
+    pub fn resolve_from(&self, dir: Ino, path: &[u8], link: FinalSymlink) -> Result<Ino> {
+        self.names().resolve_from(dir, path, link)
     }
 
     /// Like [`resolve`](Self::resolve), but also returns the directory whose entry led to the inode; `None`
@@ -109,8 +109,8 @@ impl Engine {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`] if the path leads through a file, [`Error::TooManySymlinks`]
     /// for more than 40, [`Error::NameTooLong`]; those of [reading](Engine#errors).
-    pub fn resolve_with_parent(&self, path: &[u8], follow: bool) -> Result<(Ino, Option<Ino>)> {
-        self.names().resolve_with_parent(path, follow)
+    pub fn resolve_with_parent(&self, path: &[u8], link: FinalSymlink) -> Result<(Ino, Option<Ino>)> {
+        self.names().resolve_with_parent(path, link)
     }
 
     /// Resolves the directory that the last name of a path is in, or is to be in, and gives it with that name. Slashes at
@@ -152,7 +152,7 @@ impl Engine {
     pub fn create_dir_all(&mut self, path: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
         let mut dir = self.superblock().root_ino;
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            dir = match self.resolve_from(dir, name, true) {
+            dir = match self.resolve_from(dir, name, FinalSymlink::Follow) {
                 Ok(found) if !self.nodes().inode(found)?.is_directory() => return Err(Error::Exists),
                 Ok(found) => found,
                 Err(Error::NotFound) => self.create_for(dir, name, new, umask)?,

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::{
         engine::{NewNode, Options},
-        mkfs::{self, DeviceSize, NewVolume, Plan},
+        mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
         units::Time,
     };
 
@@ -74,8 +74,9 @@ mod tests {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
         let plan = Plan::new(&mkfs::Options::new([7; 16]), &[size]).unwrap();
-        let mut volume =
-            NewVolume::begin(device.clone(), &plan, true, options()).and_then(NewVolume::finish).unwrap();
+        let mut volume = NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, options())
+            .and_then(NewVolume::finish)
+            .unwrap();
         let root = volume.superblock().root_ino;
         let name = |n| format!("file{n}").into_bytes();
         let inos =

@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 use super::Engine;
 use crate::{
     Error, Place, Result,
+    engine::Limits,
     format::{
         FileType,
         inode::inline,
@@ -45,10 +46,9 @@ pub struct QuotaLimits {
 }
 
 impl Engine {
-    /// Sets if the callers of the following operations may exceed quota limits, as the administrator may
-    /// (`CAP_SYS_RESOURCE`). Initially they may.
-    pub fn set_privileged(&mut self, privileged: bool) {
-        self.nodes_mut().set_privileged(privileged);
+    /// Sets the quota limits for the callers of the following operations. At first, they are exempt.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.nodes_mut().set_limits(limits);
     }
 
     /// Sets the limits of a user, group or project. Returns [`Error::Unsupported`] if the volume has no such

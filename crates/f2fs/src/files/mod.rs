@@ -25,6 +25,7 @@ pub use map::{Cluster, Run};
 pub(crate) use map_write::Slot;
 pub use read::{Extent, ExtentKind, Hidden};
 pub(crate) use recovery::{clear_content, has_map};
+pub use size::FileSize;
 pub(crate) use write::{pieces, write_pieces};
 
 pub(crate) use pages::Page;

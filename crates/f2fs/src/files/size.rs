@@ -11,6 +11,15 @@ use crate::{
     units::Ino,
 };
 
+/// The size of a file after blocks past its end were reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileSize {
+    /// It grows to the end of the range.
+    Grows,
+    /// It stays (`FALLOC_FL_KEEP_SIZE`).
+    Stays,
+}
+
 impl Files {
     /// Sets the size of a regular file. Content past it is removed; added content reads as zeroes.
     pub(crate) fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
@@ -91,8 +100,8 @@ impl Files {
         self.free_blocks(ino, first..last)
     }
 
-    /// Reserves blocks from byte `offset` to byte `end` of a file, and sets the size unless `keep_size`.
-    pub(crate) fn allocate_blocks(&mut self, ino: Ino, offset: u64, end: u64, keep_size: bool) -> Result<()> {
+    /// Reserves blocks from byte `offset` to byte `end` of a file, and sets the size if it grows.
+    pub(crate) fn allocate_blocks(&mut self, ino: Ino, offset: u64, end: u64, size: FileSize) -> Result<()> {
         let inode = self.nodes.inode(ino)?;
         let log = self.geometry().block_size.log();
         let blocks = offset >> log..end.div_ceil(1 << log);
@@ -111,7 +120,7 @@ impl Files {
         }
         let inode = self.nodes.inode_mut(ino)?;
         let grows = end > inode.head().size.get();
-        if grows && !keep_size {
+        if grows && size == FileSize::Grows {
             inode.head_mut().size.set(end);
         } else if grows {
             inode.head_mut().advise |= advise::KEEP_SIZE;

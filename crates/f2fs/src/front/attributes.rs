@@ -3,7 +3,7 @@
 use super::{Metadata, Volume};
 use crate::{
     Result,
-    engine::{SetAttr, XattrMode},
+    engine::{FinalSymlink, SetAttr, XattrMode},
 };
 
 impl Volume {
@@ -16,7 +16,7 @@ impl Volume {
     /// way is damaged or cannot be read.
     pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
         let engine = self.engine()?;
-        Ok(engine.stat(engine.resolve(path.as_ref(), true)?)?.into())
+        Ok(engine.stat(engine.resolve(path.as_ref(), FinalSymlink::Follow)?)?.into())
     }
 
     /// Facts about a file; of a symbolic link at the end of the path, the link's own.
@@ -25,7 +25,7 @@ impl Volume {
     /// Those of [`metadata`](Self::metadata).
     pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
         let engine = self.engine()?;
-        Ok(engine.stat(engine.resolve(path.as_ref(), false)?)?.into())
+        Ok(engine.stat(engine.resolve(path.as_ref(), FinalSymlink::NoFollow)?)?.into())
     }
 
     /// Changes the permissions of a file: the lowest twelve bits of the mode. An access control list follows.
@@ -35,7 +35,7 @@ impl Volume {
     /// [`Error::NoSpace`](crate::Error::NoSpace), and those of [`metadata`](Self::metadata).
     pub fn set_permissions(&self, path: impl AsRef<[u8]>, permissions: u16) -> Result<()> {
         let mut engine = self.engine_mut()?;
-        let ino = engine.resolve(path.as_ref(), true)?;
+        let ino = engine.resolve(path.as_ref(), FinalSymlink::Follow)?;
         engine.set_attr(ino, &SetAttr { permissions: Some(permissions), ..SetAttr::default() })
     }
 
@@ -46,7 +46,7 @@ impl Volume {
     /// [`Error::Quota`](crate::Error::Quota), and those of [`set_permissions`](Self::set_permissions).
     pub fn set_owner(&self, path: impl AsRef<[u8]>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         let mut engine = self.engine_mut()?;
-        let ino = engine.resolve(path.as_ref(), true)?;
+        let ino = engine.resolve(path.as_ref(), FinalSymlink::Follow)?;
         engine.change_owner(ino, uid, gid)
     }
 
@@ -61,7 +61,7 @@ impl Volume {
         gid: Option<u32>,
     ) -> Result<()> {
         let mut engine = self.engine_mut()?;
-        let ino = engine.resolve(path.as_ref(), false)?;
+        let ino = engine.resolve(path.as_ref(), FinalSymlink::NoFollow)?;
         engine.change_owner(ino, uid, gid)
     }
 
@@ -72,7 +72,7 @@ impl Volume {
     /// [`Error::NoAttribute`](crate::Error::NoAttribute), and those of [`metadata`](Self::metadata).
     pub fn get_xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let engine = self.engine()?;
-        engine.get_xattr(engine.resolve(path.as_ref(), true)?, name.as_ref())
+        engine.get_xattr(engine.resolve(path.as_ref(), FinalSymlink::Follow)?, name.as_ref())
     }
 
     /// The full names of all extended attributes, in the order in which they are stored.
@@ -81,7 +81,7 @@ impl Volume {
     /// Those of [`metadata`](Self::metadata).
     pub fn list_xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>> {
         let engine = self.engine()?;
-        engine.list_xattrs(engine.resolve(path.as_ref(), true)?)
+        engine.list_xattrs(engine.resolve(path.as_ref(), FinalSymlink::Follow)?)
     }
 
     /// Sets an extended attribute by its full name, whether it is there or not.
@@ -98,7 +98,7 @@ impl Volume {
         value: impl AsRef<[u8]>,
     ) -> Result<()> {
         let mut engine = self.engine_mut()?;
-        let ino = engine.resolve(path.as_ref(), true)?;
+        let ino = engine.resolve(path.as_ref(), FinalSymlink::Follow)?;
         engine.set_xattr(ino, name.as_ref(), value.as_ref(), XattrMode::Set)
     }
 
@@ -108,7 +108,7 @@ impl Volume {
     /// [`Error::NoAttribute`](crate::Error::NoAttribute), and those of [`set_xattr`](Self::set_xattr).
     pub fn remove_xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<()> {
         let mut engine = self.engine_mut()?;
-        let ino = engine.resolve(path.as_ref(), true)?;
+        let ino = engine.resolve(path.as_ref(), FinalSymlink::Follow)?;
         engine.remove_xattr(ino, name.as_ref())
     }
 }

@@ -52,7 +52,7 @@ impl Volume {
     /// # Errors
     /// Those of [`FileOptions::open`].
     pub fn open_file(&self, path: impl AsRef<[u8]>) -> Result<File<'_>> {
-        FileOptions::new().read(true).open(self, path)
+        FileOptions::new().read().open(self, path)
     }
 
     /// Opens a file for writing: makes it if it is missing, and empties it if it is there.
@@ -60,6 +60,6 @@ impl Volume {
     /// # Errors
     /// Those of [`FileOptions::open`].
     pub fn create_file(&self, path: impl AsRef<[u8]>) -> Result<File<'_>> {
-        FileOptions::new().write(true).create(true).truncate(true).open(self, path)
+        FileOptions::new().write().create().truncate().open(self, path)
     }
 }

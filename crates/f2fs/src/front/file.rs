@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use super::{Metadata, Volume, volume::Handle};
 use crate::{
     Error, Result,
-    engine::{Engine, NewNode, PathEnd, SetAttr},
+    engine::{Engine, FinalSymlink, NewNode, PathEnd, SetAttr, SyncScope},
     format::FileType,
     units::{Ino, Time},
 };
@@ -19,7 +19,7 @@ use crate::{
 /// # let volume = f2fs::OpenOptions::new().clock(std::time::SystemTime::now).make(device, &options)?;
 /// use std::io::Write;
 ///
-/// let mut log = f2fs::FileOptions::new().append(true).create(true).open(&volume, "/log")?;
+/// let mut log = f2fs::FileOptions::new().append().create().open(&volume, "/log")?;
 /// writeln!(log, "a line")?;
 /// # drop(log);
 /// # volume.close()?;
@@ -58,38 +58,38 @@ impl FileOptions {
     }
 
     /// The file can be read.
-    pub fn read(mut self, read: bool) -> FileOptions {
-        self.read = read;
+    pub fn read(mut self) -> FileOptions {
+        self.read = true;
         self
     }
 
     /// The file can be written.
-    pub fn write(mut self, write: bool) -> FileOptions {
-        self.write = write;
+    pub fn write(mut self) -> FileOptions {
+        self.write = true;
         self
     }
 
     /// The file can be written at its end only: every write goes there, whatever the position is.
-    pub fn append(mut self, append: bool) -> FileOptions {
-        self.append = append;
+    pub fn append(mut self) -> FileOptions {
+        self.append = true;
         self
     }
 
     /// The file is emptied; needs [`write`](Self::write).
-    pub fn truncate(mut self, truncate: bool) -> FileOptions {
-        self.truncate = truncate;
+    pub fn truncate(mut self) -> FileOptions {
+        self.truncate = true;
         self
     }
 
     /// The file is made if it is missing; needs [`write`](Self::write) or [`append`](Self::append).
-    pub fn create(mut self, create: bool) -> FileOptions {
-        self.create = create;
+    pub fn create(mut self) -> FileOptions {
+        self.create = true;
         self
     }
 
     /// The file is made, and it is an error if the name is there already, be it that of a symbolic link.
-    pub fn create_new(mut self, create_new: bool) -> FileOptions {
-        self.create_new = create_new;
+    pub fn create_new(mut self) -> FileOptions {
+        self.create_new = true;
         self
     }
 
@@ -136,7 +136,7 @@ impl FileOptions {
         let end = match (self.create_new, self.create) {
             (true, _) => new_end(engine, path)?,
             (false, true) => engine.resolve_to_create(path)?,
-            (false, false) => PathEnd::Inode(engine.resolve(path, true)?),
+            (false, false) => PathEnd::Inode(engine.resolve(path, FinalSymlink::Follow)?),
         };
         match end {
             PathEnd::Inode(ino) => {
@@ -244,7 +244,7 @@ impl File<'_> {
     /// [`Error::ReadOnly`] if the volume refuses changes, [`Error::Io`] if the device fails, [`Error::NoSpace`],
     /// [`Error::Corrupt`] if damage is in the way.
     pub fn sync_all(&self) -> Result<()> {
-        self.handle.volume.engine_mut()?.fsync(self.handle.ino, false)
+        self.handle.volume.engine_mut()?.fsync(self.handle.ino, SyncScope::Everything)
     }
 
     /// Makes the content of the file durable, and those attributes without which it cannot be read back.
@@ -252,7 +252,7 @@ impl File<'_> {
     /// # Errors
     /// Those of [`sync_all`](Self::sync_all).
     pub fn sync_data(&self) -> Result<()> {
-        self.handle.volume.engine_mut()?.fsync(self.handle.ino, true)
+        self.handle.volume.engine_mut()?.fsync(self.handle.ino, SyncScope::Data)
     }
 
     /// Changes the permissions: the lowest twelve bits of the mode.

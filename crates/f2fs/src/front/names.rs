@@ -1,7 +1,12 @@
 //! Making, removing and renaming by paths.
 
 use super::Volume;
-use crate::{Error, Result, engine::RenameMode, format::FileType, walk::Walk};
+use crate::{
+    Error, Result,
+    engine::{FinalSymlink, RenameMode},
+    format::FileType,
+    walk::Walk,
+};
 
 /// Permissions of a directory that is made, before the umask.
 const DIR_PERMISSIONS: u16 = 0o777;
@@ -103,7 +108,7 @@ impl Volume {
     /// [`Error::Invalid`] for anything but a symbolic link; those of [`metadata`](Self::metadata).
     pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let engine = self.engine()?;
-        engine.read_link(engine.resolve(path.as_ref(), false)?)
+        engine.read_link(engine.resolve(path.as_ref(), FinalSymlink::NoFollow)?)
     }
 
     /// Makes a symbolic link `link` that leads to `target`, which need not be there.
@@ -135,7 +140,7 @@ impl Volume {
     /// # Errors
     /// Those of [`metadata`](Self::metadata), except [`Error::NotFound`].
     pub fn exists(&self, path: impl AsRef<[u8]>) -> Result<bool> {
-        match self.engine()?.resolve(path.as_ref(), true) {
+        match self.engine()?.resolve(path.as_ref(), FinalSymlink::Follow) {
             Err(Error::NotFound) => Ok(false),
             found => found.map(|_| true),
         }

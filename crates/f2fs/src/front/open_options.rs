@@ -11,7 +11,7 @@ use crate::engine::join;
 use crate::{
     Error, Result,
     engine::{Engine, Options},
-    mkfs::{self, DeviceSize, NewVolume, Plan},
+    mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::Time,
 };
 
@@ -27,7 +27,7 @@ const UMASK: u16 = 0o022;
 /// ```no_run
 /// use std::time::SystemTime;
 ///
-/// let volume = f2fs::OpenOptions::new().write(true).clock(SystemTime::now).open_path("card.img")?;
+/// let volume = f2fs::OpenOptions::new().write().clock(SystemTime::now).open_path("card.img")?;
 /// # volume.close()?;
 /// # Ok::<(), f2fs::Error>(())
 /// ```
@@ -72,15 +72,15 @@ impl OpenOptions {
 
     /// Opens the volume for changes, too. Opening fails if the volume cannot be changed: because of the rights of the
     /// image, another user of it, or the volume itself. A volume that is written needs a [`clock`](Self::clock).
-    pub fn write(mut self, write: bool) -> OpenOptions {
-        self.write = write;
+    pub fn write(mut self) -> OpenOptions {
+        self.write = true;
         self
     }
 
     /// With [`write`](Self::write): opens a volume that cannot be changed for reading only, instead of failing.
     /// [`Volume::read_only_reason`] says why. It does not help against another writer of the image.
-    pub fn read_only_if_needed(mut self, read_only_if_needed: bool) -> OpenOptions {
-        self.read_only_if_needed = read_only_if_needed;
+    pub fn read_only_if_needed(mut self) -> OpenOptions {
+        self.read_only_if_needed = true;
         self
     }
 
@@ -112,15 +112,15 @@ impl OpenOptions {
     }
 
     /// Reads and writes past the page cache of the host (`O_DIRECT`).
-    pub fn direct(mut self, direct: bool) -> OpenOptions {
-        self.direct = direct;
+    pub fn direct(mut self) -> OpenOptions {
+        self.direct = true;
         self
     }
 
     /// Opens an image for reading although another program writes to it. What is read may then be old or half written, and
     /// may look like damage. Without this, opening such an image fails.
-    pub fn beside_writer(mut self, beside_writer: bool) -> OpenOptions {
-        self.beside_writer = beside_writer;
+    pub fn beside_writer(mut self) -> OpenOptions {
+        self.beside_writer = true;
         self
     }
 
@@ -202,7 +202,7 @@ impl OpenOptions {
     /// [`Error::Invalid`] for a size or options that make no volume, and without a [`clock`](Self::clock); [`Error::Io`]
     /// if the device fails.
     pub fn make(self, device: Arc<dyn Device>, options: &mkfs::Options) -> Result<Volume> {
-        self.make_on(device, options, false)
+        self.make_on(device, options, DeviceContent::Unknown)
     }
 
     /// Makes a new image file of `size_bytes` bytes, a volume in it, and opens it for changes. The file is sparse.
@@ -218,19 +218,24 @@ impl OpenOptions {
     ) -> Result<Volume> {
         let path = path.as_ref();
         let device = FileDevice::create(path, size_bytes).map_err(|source| host_error(path, source))?;
-        self.make_on(Arc::new(device), options, true).inspect_err(|_| {
+        self.make_on(Arc::new(device), options, DeviceContent::Zeroes).inspect_err(|_| {
             // The file is ours and no volume; the first error is the one to tell.
             let _ = std::fs::remove_file(path);
         })
     }
 
-    fn make_on(mut self, device: Arc<dyn Device>, options: &mkfs::Options, blank: bool) -> Result<Volume> {
+    fn make_on(
+        mut self,
+        device: Arc<dyn Device>,
+        options: &mkfs::Options,
+        content: DeviceContent,
+    ) -> Result<Volume> {
         self.write = true;
         self.require_clock()?;
         self.engine.read_only = false;
         let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
         let plan = Plan::new(options, &[size])?;
-        let engine = NewVolume::begin(device, &plan, blank, self.engine)?.finish()?;
+        let engine = NewVolume::begin(device, &plan, content, self.engine)?.finish()?;
         Ok(Volume::new(engine, self.new_files, self.on_loss))
     }
 

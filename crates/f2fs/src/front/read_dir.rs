@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Metadata, Volume, volume::Handle};
-use crate::{Result, engine, format::FileType, units::Ino};
+use crate::{Result, engine, engine::FinalSymlink, format::FileType, units::Ino};
 
 /// The entries of a directory, without `.` and `..`, in the order of the directory; made by [`Volume::read_dir`].
 ///
@@ -26,7 +26,7 @@ impl Volume {
     /// directory's content is told by the iteration.
     pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<ReadDir<'_>> {
         let mut engine = self.engine_mut()?;
-        let ino = engine.resolve(path.as_ref(), true)?;
+        let ino = engine.resolve(path.as_ref(), FinalSymlink::Follow)?;
         // Refuses what is no directory.
         engine.entries(ino, 0)?;
         Ok(ReadDir { handle: Handle::new(self, &mut engine, ino), ready: VecDeque::new(), cookie: Some(0) })

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::{Metadata, Volume};
 use crate::{
     Error, Result,
+    engine::FinalSymlink,
     format::FileType,
     units::Ino,
     walk::{Step, Walk},
@@ -30,7 +31,7 @@ impl Volume {
     /// [`Error::NotDirectory`], and those of [`metadata`](Self::metadata). Damage below is told by the iteration.
     pub fn walk(&self, path: impl AsRef<[u8]>) -> Result<WalkDir<'_>> {
         let engine = self.engine()?;
-        let start = engine.resolve(path.as_ref(), true)?;
+        let start = engine.resolve(path.as_ref(), FinalSymlink::Follow)?;
         match engine.stat(start)?.kind {
             FileType::Directory => {}
             _ => return Err(Error::NotDirectory),

@@ -22,6 +22,15 @@ const LOST_FOUND: &[u8] = b"lost+found";
 /// Bytes of zeroes written at once.
 const WIPE_BYTES: u64 = 1 << 20;
 
+/// The content of a device before a volume is made on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceContent {
+    /// The device is known to read as zeroes, like a new file.
+    Zeroes,
+    /// The device may hold anything, for example an old volume.
+    Unknown,
+}
+
 /// An unfinished volume. It has a root and can be filled. Until [`finish`](Self::finish), its device holds no
 /// superblock, and so no volume.
 pub struct NewVolume {
@@ -32,17 +41,16 @@ pub struct NewVolume {
 
 impl NewVolume {
     /// Begins a volume on a device (all devices, concatenated). The previous content of the device is lost.
-    /// `blank` is true if the device is known to read as zeroes, like a new file.
     ///
     /// # Errors
     /// [`Error::Io`] if the device fails, [`Error::NoSpace`] if there is no space for the root directory.
     pub fn begin(
         device: Arc<dyn Device>,
         plan: &Plan,
-        blank: bool,
+        content: DeviceContent,
         options: engine::Options,
     ) -> Result<NewVolume> {
-        if !blank {
+        if content == DeviceContent::Unknown {
             wipe(&*device, plan)?;
         }
         let of_plan = Blank {

@@ -26,7 +26,7 @@ mod options;
 pub mod overprovision;
 pub(crate) mod plan;
 
-pub use make::NewVolume;
+pub use make::{DeviceContent, NewVolume};
 pub use options::{Encoding, Options, parse_features};
 pub use overprovision::Overprovision;
 pub use plan::{DeviceSize, Logs, Plan};

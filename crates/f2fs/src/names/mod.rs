@@ -28,7 +28,7 @@ pub use create::{NewNode, Times};
 pub(crate) use dir::NextEntries;
 pub use dir::{DirCursor, DirEntry, Found};
 pub(crate) use dir_write::ENTRY_BLOCKS;
-pub use paths::PathEnd;
+pub use paths::{FinalSymlink, PathEnd};
 pub use rename::RenameMode;
 pub use stat::{SET_GID, Stat, without_privilege};
 pub(crate) use xattr::Xattrs;

@@ -24,6 +24,15 @@ pub enum PathEnd {
     },
 }
 
+/// Treatment of a symbolic link at the end of a path. Links before the end are always followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinalSymlink {
+    /// The path leads to the target of the link.
+    Follow,
+    /// The path leads to the link itself.
+    NoFollow,
+}
+
 impl Names {
     /// Returns the target of a symbolic link.
     pub(crate) fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -56,19 +65,19 @@ impl Names {
     }
 
     /// Looks up the inode at a path from the root.
-    pub(crate) fn resolve(&self, path: &[u8], follow: bool) -> Result<Ino> {
-        self.resolve_from(self.superblock().root_ino, path, follow)
+    pub(crate) fn resolve(&self, path: &[u8], link: FinalSymlink) -> Result<Ino> {
+        self.resolve_from(self.superblock().root_ino, path, link)
     }
 
     /// Like [`resolve`](Self::resolve), but starts at a directory.
-    pub(crate) fn resolve_from(&self, dir: Ino, path: &[u8], follow: bool) -> Result<Ino> {
-        Ok(self.find(dir, path, follow)?.0)
+    pub(crate) fn resolve_from(&self, dir: Ino, path: &[u8], link: FinalSymlink) -> Result<Ino> {
+        Ok(self.find(dir, path, link)?.0)
     }
 
     /// Like [`resolve`](Self::resolve), but also returns the directory whose entry led to the inode; `None` for the
     /// root and after `..`.
-    pub(crate) fn resolve_with_parent(&self, path: &[u8], follow: bool) -> Result<(Ino, Option<Ino>)> {
-        self.find(self.superblock().root_ino, path, follow)
+    pub(crate) fn resolve_with_parent(&self, path: &[u8], link: FinalSymlink) -> Result<(Ino, Option<Ino>)> {
+        self.find(self.superblock().root_ino, path, link)
     }
 
     /// Resolves the directory that the last name of a path is in, or is to be in, and gives it with that name.
@@ -82,7 +91,7 @@ impl Names {
         if name.is_empty() {
             return Err(Error::Invalid("the root directory has no name".into()));
         }
-        Ok((self.resolve_from(dir, &path[..end - name.len()], true)?, name))
+        Ok((self.resolve_from(dir, &path[..end - name.len()], FinalSymlink::Follow)?, name))
     }
 
     /// Resolves an entry that is to be removed, renamed or linked: gives its directory, its name, its inode and the
@@ -102,7 +111,7 @@ impl Names {
     pub(crate) fn resolve_to_create(&self, path: &[u8]) -> Result<PathEnd> {
         let (mut from, mut path) = (self.superblock().root_ino, path.to_vec());
         for _ in 0..=FOLLOW_MAX {
-            match self.resolve_from(from, &path, true) {
+            match self.resolve_from(from, &path, FinalSymlink::Follow) {
                 Ok(ino) => return Ok(PathEnd::Inode(ino)),
                 Err(Error::NotFound) if path.ends_with(b"/") => return Err(Error::IsDirectory),
                 Err(Error::NotFound) => {}
@@ -117,7 +126,7 @@ impl Names {
         Err(Error::TooManySymlinks)
     }
 
-    fn find(&self, dir: Ino, path: &[u8], follow: bool) -> Result<(Ino, Option<Ino>)> {
+    fn find(&self, dir: Ino, path: &[u8], link: FinalSymlink) -> Result<(Ino, Option<Ino>)> {
         let root = self.superblock().root_ino;
         let mut at = if path.first() == Some(&b'/') { root } else { dir };
         let mut parent = None;
@@ -131,7 +140,7 @@ impl Names {
                 b".." if at == root => root,
                 name => self.lookup(at, name)?,
             };
-            let wanted = follow || !rest.is_empty();
+            let wanted = link == FinalSymlink::Follow || !rest.is_empty();
             if self.nodes().inode(found)?.file_type() == FileType::Symlink && wanted {
                 followed += 1;
                 if followed > FOLLOW_MAX {

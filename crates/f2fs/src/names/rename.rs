@@ -216,17 +216,12 @@ impl Names {
         // looked up again.
         let shifts = from_dir == to_dir && self.nodes().inode(from_dir)?.has_inline(inline::DENTRY);
         self.enter(to_dir, to, source.ino, kind)?;
-        match shifts {
-            true => {
-                let shifted = self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?;
-                self.leave_to(from_dir, &shifted, left)?;
-                self.moved(shifted.ino, kind, from_dir, to_dir, to)?;
-            }
-            false => {
-                self.leave_to(from_dir, source, left)?;
-                self.moved(source.ino, kind, from_dir, to_dir, to)?;
-            }
-        }
+        let shifted = match shifts {
+            true => Some(self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?),
+            false => None,
+        };
+        self.leave_to(from_dir, shifted.as_ref().unwrap_or(source), left)?;
+        self.moved(source.ino, kind, from_dir, to_dir, to)?;
         self.touch_dirs(moving)
     }
 

@@ -21,13 +21,23 @@ use crate::{
     units::Ino,
 };
 
+/// Quota limits that hold for the callers of changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Limits {
+    /// Those of the volume.
+    #[default]
+    Enforced,
+    /// None: an administrator (`CAP_SYS_RESOURCE`) may exceed them, and some volumes have none.
+    Exempt,
+}
+
 /// The ledger of one volume.
 pub(super) struct QuotaLedger {
     dirty_usage: DirtyUsage,
     /// Current usage of the ids that have limits; `None` before the first change.
     enforced: Option<EnforcedLimits>,
-    /// True if callers may exceed limits.
-    privileged: bool,
+    /// Limits for the callers of the next changes.
+    limits: Limits,
 }
 
 impl QuotaLedger {
@@ -37,7 +47,7 @@ impl QuotaLedger {
         QuotaLedger {
             dirty_usage: DirtyUsage { is_wrong, ..DirtyUsage::default() },
             enforced: None,
-            privileged: true,
+            limits: Limits::Exempt,
         }
     }
 }
@@ -131,9 +141,9 @@ pub(super) fn grace_end(usage: u64, soft: u64, until: u64, now: u64, grace_secon
 }
 
 impl Nodes {
-    /// Sets if callers may exceed quota limits.
-    pub(crate) fn set_privileged(&mut self, privileged: bool) {
-        self.quota.privileged = privileged;
+    /// Sets the quota limits for the callers of the following changes.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.quota.limits = limits;
     }
 
     /// Returns true if the limits have been loaded.
@@ -231,8 +241,11 @@ impl Nodes {
         inodes: u64,
         blocks: u64,
     ) -> Result<()> {
-        let Some(limits) =
-            self.quota.enforced.as_ref().filter(|limits| !self.quota.privileged && !limits.is_empty())
+        let Some(limits) = self
+            .quota
+            .enforced
+            .as_ref()
+            .filter(|limits| self.quota.limits == Limits::Enforced && !limits.is_empty())
         else {
             return Ok(());
         };

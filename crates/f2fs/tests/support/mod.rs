@@ -15,7 +15,7 @@ use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
     engine::{Engine, Options},
     format::BlockSize,
-    mkfs::{self, DeviceSize, NewVolume, Plan},
+    mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::Time,
 };
 
@@ -77,8 +77,8 @@ pub fn format_on(device: Arc<dyn Device>, features: &[&str], block_size: BlockSi
     };
     let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
     let plan = Plan::new(&options, &[size]).expect("the size fits");
-    let made =
-        NewVolume::begin(device, &plan, true, Options::new(|| NOW)).expect("there is space for a root");
+    let made = NewVolume::begin(device, &plan, DeviceContent::Zeroes, Options::new(|| NOW))
+        .expect("there is space for a root");
     made.finish().expect("the volume is written")
 }
 

@@ -3,7 +3,10 @@
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use f2fs::{engine::SetAttr, format::FileType};
+use f2fs::{
+    engine::{FinalSymlink, SetAttr},
+    format::FileType,
+};
 
 use crate::{
     below::Below,
@@ -32,7 +35,7 @@ pub struct Args {
 /// Changes the permissions.
 pub fn run(args: &Args) -> Result<()> {
     Target::change_all(&args.targets, &args.further, |volume, target| {
-        let mut below = Below::new(volume, &target.path, true, args.recursive)?;
+        let mut below = Below::new(volume, &target.path, FinalSymlink::Follow, args.recursive)?;
         while let Some((ino, kind)) = below.next(volume)? {
             if kind != FileType::Symlink {
                 let context = || below.shown();

@@ -17,7 +17,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use f2fs::{
-    engine::{Engine, NewNode, SetAttr},
+    engine::{Engine, FinalSymlink, NewNode, SetAttr},
     format::FileType,
     units::{Ino, Time},
 };
@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn put(files: &[OsString], to: &Target, further: &Further) -> Result<()> {
     to.change(further, |volume| {
         if files.len() > 1 || to.is_of_directory() {
-            let at = volume.resolve(&to.path, true)?;
+            let at = volume.resolve(&to.path, FinalSymlink::Follow)?;
             if volume.stat(at)?.kind != FileType::Directory {
                 return Err(f2fs::Error::NotDirectory.into());
             }
@@ -130,7 +130,7 @@ fn put_file(volume: &mut Engine, from: &Path, to: &Target) -> Result<()> {
 
 fn put_stream(volume: &mut Engine, to: &Target) -> Result<()> {
     if volume
-        .resolve(&to.path, true)
+        .resolve(&to.path, FinalSymlink::Follow)
         .is_ok_and(|at| volume.stat(at).is_ok_and(|stat| stat.kind == FileType::Directory))
     {
         bail!("is a directory; name the file for standard input");
@@ -142,7 +142,7 @@ fn put_stream(volume: &mut Engine, to: &Target) -> Result<()> {
 /// Empties the file that receives the content, or makes it with these permissions, and returns it.
 fn make(volume: &mut Engine, to: &Target, leaf: &[u8], permissions: u16) -> Result<Ino> {
     let (dir, leaf) = destination(volume, to, leaf, FileType::Regular)?;
-    match volume.resolve_from(dir, &leaf, true) {
+    match volume.resolve_from(dir, &leaf, FinalSymlink::Follow) {
         Ok(there) => {
             volume.truncate(there, 0)?;
             Ok(there)

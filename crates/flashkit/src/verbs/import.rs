@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use f2fs::{Error, engine::Options};
+use f2fs::{
+    Error,
+    engine::{FinalSymlink, Options},
+};
 use f2fs_tree::{FillOptions, SavedSpace, Transform};
 use indicatif::BinaryBytes;
 use serde::Serialize;
@@ -74,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut import = AllOrNothing::open(&args.target.image, &args.further, engine_options(args, &transform))?;
     let volume = &mut import.volume;
     args.compress.require(volume.superblock().features).with_context(name)?;
-    let into = volume.resolve(&args.target.path, true).with_context(name)?;
+    let into = volume.resolve(&args.target.path, FinalSymlink::Follow).with_context(name)?;
     // How much compression will release is not known in advance.
     if content.is_repeatable() && args.compress.saved_space() == SavedSpace::Reserved {
         // If the content does not fit, not a block is written.

@@ -3,7 +3,10 @@
 use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 
 use anyhow::{Context, Result};
-use f2fs::{engine::NewNode, format::FileType};
+use f2fs::{
+    engine::{FinalSymlink, NewNode},
+    format::FileType,
+};
 
 use crate::target::{Further, Target, destination};
 
@@ -41,7 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         let from = Target::from(args.from.clone());
         from.same_image(&args.to)?;
-        let ino = volume.resolve(&from.path, false)?;
+        let ino = volume.resolve(&from.path, FinalSymlink::NoFollow)?;
         let kind = volume.stat(ino)?.kind;
         if kind == FileType::Directory {
             return Err(f2fs::Error::IsDirectory).with_context(|| from.to_string());

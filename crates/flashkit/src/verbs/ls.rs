@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use f2fs::{
-    engine::{DirEntry, Engine},
+    engine::{DirEntry, Engine, FinalSymlink},
     format::FileType,
     units::Ino,
 };
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (volume, mut ino) = args.target.find(&args.further)?;
     let context = || args.target.to_string();
     if !args.long && !args.json {
-        match volume.resolve(&args.target.path, true) {
+        match volume.resolve(&args.target.path, FinalSymlink::Follow) {
             Ok(led) if volume.stat(led).with_context(context)?.kind == FileType::Directory => ino = led,
             Ok(_) | Err(f2fs::Error::NotFound) => {}
             Err(error) => return Err(error).with_context(context),

@@ -1,7 +1,10 @@
 //! `mkdir`: makes directories.
 
 use anyhow::Result;
-use f2fs::{engine::NewNode, format::FileType};
+use f2fs::{
+    engine::{FinalSymlink, NewNode},
+    format::FileType,
+};
 
 use crate::target::{Further, Target};
 
@@ -30,7 +33,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mode = FileType::Directory.mode_bits() | args.mode;
     Target::change_all(&args.targets, &args.further, |volume, target| {
         if args.parents {
-            match volume.resolve(&target.path, true) {
+            match volume.resolve(&target.path, FinalSymlink::Follow) {
                 Ok(found) if volume.stat(found)?.kind == FileType::Directory => return Ok(()),
                 Ok(_) => return Err(f2fs::Error::Exists.into()),
                 Err(f2fs::Error::NotFound) => {

@@ -11,7 +11,7 @@ use block::{Behind, Concat, Device};
 use f2fs::{
     engine,
     format::{BlockSize, superblock::Features},
-    mkfs::{self, DeviceSize, Encoding, NewVolume, Overprovision, Plan},
+    mkfs::{self, DeviceContent, DeviceSize, Encoding, NewVolume, Overprovision, Plan},
     units::Time,
 };
 use f2fs_tree::{FillOptions, Transform};
@@ -261,7 +261,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     // On one thread, reading the source and writing the image would alternate; on two they overlap.
     let device = Arc::new(Behind::new(device, WAITING_BYTES));
-    let mut new = NewVolume::begin(device, &plan, is_blank, engine_options(args, time)).with_context(name)?;
+    let before = if is_blank { DeviceContent::Zeroes } else { DeviceContent::Unknown };
+    let mut new = NewVolume::begin(device, &plan, before, engine_options(args, time)).with_context(name)?;
     let mut filled = (0, 0);
     if let Some(content) = &content {
         let bar = progress::bytes("filling", None, args.quiet || args.json);

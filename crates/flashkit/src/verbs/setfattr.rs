@@ -4,7 +4,7 @@ use std::{ffi::OsString, os::unix::ffi::OsStrExt};
 
 use anyhow::Result;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use f2fs::engine::XattrMode;
+use f2fs::engine::{FinalSymlink, XattrMode};
 
 use crate::target::{Further, Target};
 
@@ -37,7 +37,7 @@ struct Value(Vec<u8>);
 /// Sets or removes it.
 pub fn run(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
-        let ino = volume.resolve(&args.target.path, true)?;
+        let ino = volume.resolve(&args.target.path, FinalSymlink::Follow)?;
         match (&args.name, &args.remove) {
             (_, Some(name)) => volume.remove_xattr(ino, name.as_bytes())?,
             (Some(name), None) => {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use block::{FileDevice, OpenOptions};
-use f2fs::engine::{Engine, Options};
+use f2fs::engine::{Engine, FinalSymlink, Options};
 
 /// Calls the command in a directory.
 pub fn flashkit(dir: &Path, arguments: &[&str]) -> Output {
@@ -37,7 +37,7 @@ pub fn fails(dir: &Path, arguments: &[&str]) -> String {
 pub fn damage(image: &Path, name: &str) {
     let device = FileDevice::open(image, OpenOptions::default()).expect("it opens");
     let volume = Engine::open(Arc::new(device), Options::read_only()).expect("it is a volume");
-    let ino = volume.resolve(name.as_bytes(), false).expect("it exists");
+    let ino = volume.resolve(name.as_bytes(), FinalSymlink::NoFollow).expect("it exists");
     let child = volume.inode(ino).expect("it is whole").child(1).0;
     let addr = volume.nat_entry(f2fs::units::Nid(child)).expect("it is whole").addr;
     let file = File::options().write(true).open(image).expect("it opens");

@@ -6,7 +6,7 @@ use fuse_protocol::{
     abi::{self, init_flags},
     put_xattr,
 };
-use posix::{Result, ioctl};
+use posix::{GroupIdBit, Result, ioctl};
 
 use super::{Adapter, caller_of, content::use_of};
 use crate::mounts;
@@ -20,7 +20,12 @@ impl Adapter {
         let SetXattr { name, value, flags, clears_set_group_id } =
             SetXattr::parse(&mut request.arguments, form)?;
         let (caller, ino) = (caller_of(request.header), self.ino(request.header.node));
-        self.fs.set_xattr(caller, ino, name, value, xattr_mode(flags)?, clears_set_group_id)
+        let group_id_bit = match clears_set_group_id {
+            Some(true) => GroupIdBit::Cleared,
+            Some(false) => GroupIdBit::Kept,
+            None => GroupIdBit::ByGroup,
+        };
+        self.fs.set_xattr(caller, ino, name, value, xattr_mode(flags)?, group_id_bit)
     }
 
     pub(super) fn get_xattr(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {

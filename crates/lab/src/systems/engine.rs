@@ -7,9 +7,9 @@ use std::{io, path::Path, sync::Arc, time::Instant};
 
 use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
-    engine::{self, Engine, NewNode},
+    engine::{self, Engine, FinalSymlink, NewNode, SyncScope},
     format::FileType,
-    mkfs::{self, DeviceSize, NewVolume, Overprovision, Plan},
+    mkfs::{self, DeviceContent, DeviceSize, NewVolume, Overprovision, Plan},
     units::{Ino, Time},
 };
 use flash::{
@@ -350,14 +350,14 @@ impl Mounted {
     /// Returns the inode at a path of the mount.
     pub fn resolve(&self, path: &[u8]) -> io::Result<Ino> {
         let below = path.strip_prefix(MOUNT_POINT.as_bytes()).ok_or(io::ErrorKind::NotFound)?;
-        self.volume.resolve(below, true).map_err(to_io)
+        self.volume.resolve(below, FinalSymlink::Follow).map_err(to_io)
     }
 
     /// Returns the parent directory and the name of a path of the mount.
     pub fn parent(&self, path: &[u8]) -> io::Result<(Ino, Vec<u8>)> {
         let below = path.strip_prefix(MOUNT_POINT.as_bytes()).ok_or(io::ErrorKind::NotFound)?;
         let at = below.iter().rposition(|byte| *byte == b'/').ok_or(io::ErrorKind::NotFound)?;
-        let dir = self.volume.resolve(&below[..at], true).map_err(to_io)?;
+        let dir = self.volume.resolve(&below[..at], FinalSymlink::Follow).map_err(to_io)?;
         Ok((dir, below[at + 1..].to_vec()))
     }
 }
@@ -384,7 +384,7 @@ impl RecordFile for EngineFile<'_> {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.mounted.volume.fsync(self.ino, false).map_err(to_io)
+        self.mounted.volume.fsync(self.ino, SyncScope::Everything).map_err(to_io)
     }
 }
 
@@ -477,7 +477,8 @@ fn format(data: Arc<FileDevice>, size_bytes: u64, given: &[String]) -> io::Resul
     let device = DeviceSize { path: "card".into(), bytes: size_bytes };
     let plan = Plan::new(&options, &[device]).map_err(to_io)?;
     let made_at = Time { seconds: MADE_AT, nanoseconds: 0 };
-    let new = NewVolume::begin(data, &plan, true, engine::Options::new(move || made_at)).map_err(to_io)?;
+    let new = NewVolume::begin(data, &plan, DeviceContent::Zeroes, engine::Options::new(move || made_at))
+        .map_err(to_io)?;
     new.finish().map_err(to_io)?;
     Ok(())
 }

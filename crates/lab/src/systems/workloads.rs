@@ -8,7 +8,10 @@ use std::{
     io,
 };
 
-use f2fs::{engine::RenameMode, units::Ino};
+use f2fs::{
+    engine::{RenameMode, SyncScope},
+    units::Ino,
+};
 use guest::workload::{Files, Stage, Workload};
 
 use super::{
@@ -210,12 +213,12 @@ impl Files for EngineFiles<'_> {
 
     fn fsync(&mut self, path: &str) -> io::Result<()> {
         let ino = self.write_back_at(path)?;
-        self.mounted.volume.fsync(ino, false).map_err(to_io)
+        self.mounted.volume.fsync(ino, SyncScope::Everything).map_err(to_io)
     }
 
     fn fdatasync(&mut self, path: &str) -> io::Result<()> {
         let ino = self.write_back_at(path)?;
-        self.mounted.volume.fsync(ino, true).map_err(to_io)
+        self.mounted.volume.fsync(ino, SyncScope::Data).map_err(to_io)
     }
 
     /// The pages stay cached.

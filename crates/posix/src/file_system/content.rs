@@ -3,7 +3,7 @@
 use std::{ops::Range, os::fd::BorrowedFd};
 
 use f2fs::{
-    engine::{SetAttr, Stat, without_privilege},
+    engine::{FileSize, SetAttr, Stat, without_privilege},
     format::{FileType, inode::flag},
     units::Ino,
 };
@@ -208,6 +208,7 @@ impl FileSystem {
         const ZERO_RANGE: u32 = 0x10;
         const INSERT_RANGE: u32 = 0x20;
         let keep_size = mode & KEEP_SIZE != 0;
+        let size = if keep_size { FileSize::Stays } else { FileSize::Grows };
         if length == 0 {
             return Err(Errno::INVAL);
         }
@@ -228,9 +229,9 @@ impl FileSystem {
             let part = (at / PART_BYTES + 1).saturating_mul(PART_BYTES) - at;
             let part = part.min(length - (at - offset));
             match kind {
-                0 => volume.allocate_range(ino, at, part, keep_size),
+                0 => volume.allocate_range(ino, at, part, size),
                 PUNCH_HOLE => volume.punch_hole(ino, at, part),
-                _ => volume.zero_range(ino, at, part, keep_size),
+                _ => volume.zero_range(ino, at, part, size),
             }
             .map_err(to_errno)?;
             at += part;

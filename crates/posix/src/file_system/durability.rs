@@ -6,7 +6,7 @@ use std::{
 };
 
 use f2fs::{
-    engine::{Engine, PendingSync, Upkeep},
+    engine::{Engine, PendingSync, SyncScope, Upkeep},
     format::inode::flag,
     units::{Ino, SegNo},
 };
@@ -19,15 +19,6 @@ const LAST_DISCARDS: Duration = Duration::from_secs(5);
 
 /// Maximum size of a range that is allocated or freed at once, in bytes.
 pub(super) const PART_BYTES: u64 = 64 << 20;
-
-/// Parts of a file that fsync makes durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SyncScope {
-    /// Content and all attributes (fsync(2)).
-    Everything,
-    /// Content, and the attributes that reading it needs (fdatasync(2)).
-    Data,
-}
 
 impl FileSystem {
     /// Completes the pending steps of an operation. While the device works, readers may enter, but no other
@@ -62,7 +53,7 @@ impl FileSystem {
         if let Some(nothing_to_do) = self.may_sync(&volume)? {
             return Ok(nothing_to_do);
         }
-        let mut next = volume.begin_fsync(ino, scope == SyncScope::Data).map_err(to_errno)?;
+        let mut next = volume.begin_fsync(ino, scope).map_err(to_errno)?;
         while let Some(pending) = next {
             if pending.is_only_flush() {
                 if self.settings.fsync == FsyncMode::NoBarrier {
@@ -282,14 +273,14 @@ mod tests {
     use block::{Device, Geometry, MemoryDevice, Verb};
     use f2fs::{
         engine::{NewNode, Options, SetAttr, XattrMode},
-        mkfs::{self, DeviceSize, NewVolume, Plan},
+        mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
         units::Time,
     };
 
     use super::*;
     use crate::{
         Settings,
-        file_system::{Caller, Change, OpenFor, OpenMode, WriteMode},
+        file_system::{Caller, Change, GroupIdBit, OpenFor, OpenMode, WriteMode},
         ioctl::Request,
     };
 
@@ -368,7 +359,10 @@ mod tests {
         let size = DeviceSize { path: String::new(), bytes: BYTES };
         let plan = Plan::new(&mkfs::Options::new([7; 16]), &[size]).unwrap();
         let usual = || Options { discard: true, ..Options::new(Time::default) };
-        let mut volume = NewVolume::begin(device.clone(), &plan, true, usual()).unwrap().finish().unwrap();
+        let mut volume = NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, usual())
+            .unwrap()
+            .finish()
+            .unwrap();
         let root = volume.superblock().root_ino;
         let ino = volume.create(root, b"other", &NewNode::new(0o100_644)).unwrap();
         volume.write(ino, 0, b"other").unwrap();
@@ -395,7 +389,7 @@ mod tests {
         fs.fsync(root, SyncScope::Everything).unwrap();
         assert_eq!(device.take(), (2, 0), "a checkpoint for a directory");
         let ino = create(&fs, b"three");
-        fs.set_xattr(ROOT_USER, ino, b"user.large", &[1; 2000], XattrMode::Set, None).unwrap();
+        fs.set_xattr(ROOT_USER, ino, b"user.large", &[1; 2000], XattrMode::Set, GroupIdBit::ByGroup).unwrap();
         fs.fsync(ino, SyncScope::Everything).unwrap();
         assert_eq!(device.take(), (2, 0), "attributes, and then the mark");
         let mut label = [0; 256];

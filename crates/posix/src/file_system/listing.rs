@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::{
         Errno, Settings,
-        file_system::{Caller, tests::format},
+        file_system::{Caller, GroupIdBit, tests::format},
     };
 
     const FILES: usize = 400;
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(device.counts().reads, before);
         assert_eq!(fs.get_xattr(inos[0], b"user.note"), Ok(b"x".to_vec()), "that one has some");
         assert_eq!(fs.get_xattr(inos[1], b"user."), Err(Errno::INVAL), "no file can have that name");
-        fs.set_xattr(caller, inos[1], b"user.note", b"new", XattrMode::Set, None).unwrap();
+        fs.set_xattr(caller, inos[1], b"user.note", b"new", XattrMode::Set, GroupIdBit::ByGroup).unwrap();
         assert_eq!(fs.get_xattr(inos[1], b"user.note"), Ok(b"new".to_vec()));
         assert_eq!(fs.list_xattrs(caller, inos[1]), Ok(b"user.note\0".to_vec()));
         fs.unmount().unwrap();

@@ -2,16 +2,6 @@
 
 use f2fs::engine::Policy;
 
-/// Quota limits that hold for a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Limits {
-    /// Those of the volume.
-    #[default]
-    Enforced,
-    /// None: an administrator may exceed them, and some volumes have none.
-    Exempt,
-}
-
 /// When reading updates access times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Atime {

@@ -14,6 +14,17 @@ use crate::{Errno, caller::Capability};
 /// The extended attribute that holds the access ACL.
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
+/// Effect of a new access control list on the set-group-id bit of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupIdBit {
+    /// The bit is cleared.
+    Cleared,
+    /// The bit stays.
+    Kept,
+    /// The bit is cleared unless the caller is in the group of the file (Linux, `posix_acl_update_mode`).
+    ByGroup,
+}
+
 impl FileSystem {
     /// Returns the value of an extended attribute.
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
@@ -43,9 +54,7 @@ impl FileSystem {
         Ok(list)
     }
 
-    /// Sets an extended attribute. `drops_group_id` is true if setting the ACL clears the set-group-id bit.
-    /// If the kernel does not say (`None`), the bit is cleared unless the caller is in the group (Linux,
-    /// `posix_acl_update_mode`).
+    /// Sets an extended attribute.
     pub fn set_xattr(
         &self,
         caller: Caller,
@@ -53,15 +62,19 @@ impl FileSystem {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-        drops_group_id: Option<bool>,
+        group_id_bit: GroupIdBit,
     ) -> Result<()> {
         check_xattr_name(name)?;
         let mut volume = self.write_lock_for(caller)?;
         self.inodes.mark_with_xattrs(ino);
         volume.set_xattr(ino, name, value, mode).map_err(to_errno)?;
         let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
-        let loses = || name == ACL_ACCESS && mode & SET_GID != 0 && !caller.is_in(gid);
-        if drops_group_id.unwrap_or_else(loses) {
+        let is_cleared = match group_id_bit {
+            GroupIdBit::Cleared => true,
+            GroupIdBit::Kept => false,
+            GroupIdBit::ByGroup => name == ACL_ACCESS && mode & SET_GID != 0 && !caller.is_in(gid),
+        };
+        if is_cleared {
             let set = SetAttr { permissions: Some(mode & 0o7777 & !SET_GID), ..SetAttr::default() };
             volume.set_attr(ino, &set).map_err(to_errno)?;
         }
