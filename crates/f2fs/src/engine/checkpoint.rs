@@ -246,36 +246,52 @@ mod tests {
         units::Time,
     };
 
-    /// Two logs are full, and the only segment for them is a prefree one.
-    #[test]
-    fn a_prefree_segment_is_not_written_before_its_checkpoint() {
+    /// A volume with a prefree segment: the last checkpoint has a file in it that was removed since.
+    fn with_prefree_segment() -> (Engine, SegNo) {
         const BYTES: u64 = 64 << 20;
         let size = DeviceSize { path: String::new(), bytes: BYTES };
         let plan = Plan::new(&mkfs::Options::new([1; 16]), &[size]).unwrap();
         let options = Options::new(Time::default);
         let device = Arc::new(MemoryDevice::new(BYTES));
-        let mut volume =
-            NewVolume::begin(device, &plan, DeviceContent::Zeroes, options).unwrap().finish().unwrap();
+        let new = NewVolume::begin(device, &plan, DeviceContent::Zeroes, options).unwrap();
+        let mut volume = new.finish().unwrap();
         let root = volume.superblock().root_ino;
         let file = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();
         // Fills a segment with data.
         volume.write(file, 0, &[1; 2 << 20]).unwrap();
         volume.checkpoint().unwrap();
         volume.unlink(root, b"file").unwrap();
-        let mut prefree = 0;
         let current = volume.segments_mut().log_segments();
-        for number in (0..volume.geometry().segments).map(SegNo).filter(|number| !current.contains(number)) {
-            match volume.segments_mut().segment(number).unwrap().is_prefree() {
-                true => prefree += 1,
-                false => volume.segments_mut().take_segment(number),
+        let mut numbers = (0..volume.geometry().segments).map(SegNo);
+        let is_prefree = |number: &SegNo| {
+            !current.contains(number) && volume.segments_mut().segment(*number).unwrap().is_prefree()
+        };
+        let prefree = numbers.find(is_prefree).expect("the file filled a segment");
+        (volume, prefree)
+    }
+
+    /// Two logs are full, and the only segment for them is a prefree one.
+    #[test]
+    fn a_prefree_segment_is_not_written_before_its_checkpoint() {
+        let (mut volume, prefree) = with_prefree_segment();
+        let current = volume.segments_mut().log_segments();
+        for number in (0..volume.geometry().segments).map(SegNo) {
+            if number != prefree && !current.contains(&number) {
+                volume.segments_mut().take_segment(number);
             }
         }
-        assert_eq!(prefree, 1);
         for kind in [SegmentType::WarmData, SegmentType::ColdData] {
             volume.segments_mut().fill_log(kind);
         }
         let result = volume.checkpoint();
         assert!(matches!(result, Err(Error::NoSpace { .. })), "{result:?}");
         assert!(volume.read_only_reason().is_some(), "one of them has borrowed it");
+    }
+
+    #[test]
+    #[should_panic(expected = "the last checkpoint needs it")]
+    fn a_block_freed_since_the_last_checkpoint_is_not_taken() {
+        let (mut volume, prefree) = with_prefree_segment();
+        volume.segments_mut().take_segment(prefree);
     }
 }
