@@ -33,20 +33,25 @@ lint: targets
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	cargo xtask spec --check
 
-## targets: check the engine and the archives for other systems, as far as their standard libraries are installed
-TARGETS = wasm32-unknown-unknown x86_64-pc-windows-gnu x86_64-apple-darwin
-# A check links nothing, so nothing has to compile zstd's C for macOS, the one target here that uses it.
-targets: export CC_x86_64_apple_darwin = true
-targets: export AR_x86_64_apple_darwin = true
+## targets: check the engine and the archives for other systems, and the command for 32-bit Linux, as far as their
+## standard libraries are installed. The lab needs 64 bits, so the command is checked without it.
+LIBRARY_TARGETS = wasm32-unknown-unknown x86_64-pc-windows-gnu x86_64-apple-darwin
+COMMAND_TARGETS = i686-unknown-linux-gnu
+# A check links nothing, so nothing has to compile zstd's C for another system.
+NO_C = x86_64_apple_darwin $(subst -,_,$(COMMAND_TARGETS))
+$(foreach target,$(NO_C),$(eval targets: export CC_$(target) = true))
+$(foreach target,$(NO_C),$(eval targets: export AR_$(target) = true))
 targets:
-	@for target in $(TARGETS); do \
-		if [ -d "$$(rustc --print target-libdir --target $$target)" ]; then \
-			echo "cargo clippy --quiet -p f2fs -p f2fs-tree --target $$target -- -D warnings"; \
-			cargo clippy --quiet -p f2fs -p f2fs-tree --target $$target -- -D warnings || exit 1; \
+	@check() { \
+		if [ -d "$$(rustc --print target-libdir --target $$1)" ]; then \
+			echo "cargo clippy --quiet --target $$* -- -D warnings"; \
+			cargo clippy --quiet --target "$$@" -- -D warnings; \
 		else \
-			echo "targets: no standard library for $$target, so that target is left out"; \
+			echo "targets: no standard library for $$1, so that target is left out"; \
 		fi; \
-	done
+	}; \
+	for target in $(LIBRARY_TARGETS); do check $$target -p f2fs -p f2fs-tree || exit 1; done; \
+	for target in $(COMMAND_TARGETS); do check $$target -p flashkit --no-default-features || exit 1; done
 
 # Tests that need the lab's kernel are skipped if it was not built. `make study` builds it, which takes longer than the
 # tests.
