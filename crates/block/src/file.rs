@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -53,7 +53,8 @@ pub struct OpenOptions {
 pub struct FileDevice {
     handle: Handle,
     path: PathBuf,
-    geometry: Geometry,
+    size_bytes: AtomicU64,
+    sector_bytes: u32,
     options: OpenOptions,
     /// True after a failed flush. The host reports a lost write only once; the next flush of the same file
     /// succeeds (fsync(2)). Held during a flush.
@@ -102,7 +103,8 @@ impl FileDevice {
         Ok(FileDevice {
             handle,
             path,
-            geometry,
+            size_bytes: geometry.size_bytes.into(),
+            sector_bytes: geometry.sector_bytes,
             options,
             flush_failed: Mutex::new(false),
             discard_unit,
@@ -139,12 +141,12 @@ impl FileDevice {
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] for a block device; those of ftruncate(2).
-    pub fn set_size(&mut self, size_bytes: u64) -> io::Result<()> {
+    pub fn set_size(&self, size_bytes: u64) -> io::Result<()> {
         if self.is_block_device() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         self.handle.set_size(size_bytes)?;
-        self.geometry.size_bytes = size_bytes;
+        self.size_bytes.store(size_bytes, Ordering::Release);
         Ok(())
     }
 
@@ -168,16 +170,16 @@ impl FileDevice {
 
 impl Device for FileDevice {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        Geometry { size_bytes: self.size_bytes.load(Ordering::Acquire), sector_bytes: self.sector_bytes }
     }
 
     fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.geometry.check_read(offset_bytes, buf.len())?;
+        self.geometry().check_read(offset_bytes, buf.len())?;
         self.handle.read(offset_bytes, buf)
     }
 
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
-        self.geometry.check_write(offset_bytes, buf.len())?;
+        self.geometry().check_write(offset_bytes, buf.len())?;
         self.handle.write(offset_bytes, buf)
     }
 
@@ -193,11 +195,11 @@ impl Device for FileDevice {
     }
 
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
-        if !self.geometry.contains(offset_bytes, length_bytes) {
+        if !self.geometry().contains(offset_bytes, length_bytes) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         // Only whole sectors can be discarded.
-        let sector = u64::from(self.geometry.sector_bytes);
+        let sector = u64::from(self.sector_bytes);
         let start = offset_bytes.next_multiple_of(sector);
         let end = (offset_bytes + length_bytes) / sector * sector;
         if start >= end || Device::discard_unit(self).is_none() {

@@ -40,6 +40,8 @@ pub enum Verb {
     Export(verbs::export::Args),
     /// Print a volume's properties: geometry, features, usage, state.
     Info(verbs::info::Args),
+    /// Copy an image in another format: raw, Android sparse, qcow2.
+    Convert(verbs::convert::Args),
     /// List the partitions of a disk image or device, and their content.
     Partitions(verbs::partitions::Args),
     /// List a directory of a volume.

@@ -3,14 +3,16 @@
 
 use std::{
     fs, io,
+    ops::Range,
     os::{fd::AsRawFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
-use block::{Device, FileDevice, OpenOptions, in_use};
-use image::{Image, Source};
+use block::{Device, FileDevice, OpenOptions, in_use, nbd::Export};
+use image::{Image, Source, sparse};
+use indicatif::ProgressBar;
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, seek},
     io::Errno,
@@ -71,10 +73,17 @@ impl Existing {
         if let Some(user) = in_use(path).with_context(name)? {
             bail!("{}: {user}; nothing was written", path.display());
         }
-        let image = Image::open(source, OpenOptions::default()).with_context(name)?;
-        let device = image.device();
+        // A whole file is replaced, whatever its format.
+        let (device, is_in_place): (Arc<dyn Device>, bool) = match source.is_part() {
+            true => (Image::open(source, OpenOptions::default()).with_context(name)?.device(), true),
+            false => {
+                let file = FileDevice::open(path, OpenOptions::default()).with_context(name)?;
+                let is_in_place = file.is_block_device();
+                (Arc::new(file), is_in_place)
+            }
+        };
         let bytes = device.geometry().size_bytes;
-        let (existing, carries) = match source.is_part() || image.file().is_block_device() {
+        let (existing, carries) = match is_in_place {
             true => (Existing::InPlace { bytes }, signature::find(&device)),
             false => (Existing::File { bytes }, signature::find_in_file(&device)),
         };
@@ -223,12 +232,22 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Format of a new image file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// The bytes of the volume.
+    Raw,
+    /// An Android sparse image, in which blocks that were never written have no content.
+    Sparse,
+}
+
 /// The device of a new volume.
 pub struct Output {
     /// The device.
     pub device: Arc<dyn Device>,
     /// True if the device is known to read as zeroes.
     pub is_blank: bool,
+    form: Form,
     /// The unfinished file; None for a device that is written in place.
     file: Option<Fresh>,
     /// The file to be replaced, locked until then, so that no process writes to it meanwhile.
@@ -242,7 +261,7 @@ impl Output {
     }
 
     /// Makes a file of this size, which takes the place of `path` when it is [finished](Output::finish).
-    pub fn file(path: &Path, bytes: u64) -> Result<Output> {
+    pub fn file(path: &Path, bytes: u64, form: Form) -> Result<Output> {
         let name = || path.display().to_string();
         let options = OpenOptions { write: true, direct: false };
         let replaced = match FileDevice::open(path, options) {
@@ -251,28 +270,65 @@ impl Output {
         };
         let file = Fresh::new(path)?;
         let device = new_device(file.working(), bytes).with_context(name)?;
-        Ok(Output { device: Arc::new(device), is_blank: true, file: Some(file), _replaced: replaced })
+        Ok(Output { device: Arc::new(device), is_blank: true, form, file: Some(file), _replaced: replaced })
     }
 
     /// Opens a block device, a part of an image, or a file of a volume on several devices, to be written in place.
     pub fn in_place(source: &Source) -> Result<Output> {
         let options = OpenOptions { write: true, direct: false };
         let image = Image::open(source, options).with_context(|| source.to_string())?;
-        Ok(Output { device: image.device(), is_blank: false, file: None, _replaced: None })
+        Ok(Output { device: image.device(), is_blank: false, form: Form::Raw, file: None, _replaced: None })
     }
 
     /// Gives the file its final name.
     pub fn finish(self) -> Result<()> {
         self.device.flush().context("cannot flush")?;
-        self.file.map_or(Ok(()), Fresh::finish)
+        match (self.file, self.form) {
+            (None, _) => Ok(()),
+            (Some(file), Form::Raw) => file.finish(),
+            (Some(raw), Form::Sparse) => {
+                let name = || raw.path.display().to_string();
+                let used = data_ranges(raw.working()).with_context(name)?;
+                let fresh = Fresh::new(&raw.path)?;
+                write_sparse(&*self.device, &fresh, used, &ProgressBar::hidden()).with_context(name)?;
+                fresh.finish()
+            }
+        }
     }
+}
+
+/// Writes the used ranges of a device as an Android sparse image to an unfinished file.
+pub fn write_sparse(
+    device: &dyn Device,
+    fresh: &Fresh,
+    used: Vec<Range<u64>>,
+    bar: &ProgressBar,
+) -> io::Result<()> {
+    let mut file = fs::File::options().write(true).open(fresh.working())?;
+    sparse::write(device, used, &mut file, |done| bar.set_position(done))?;
+    file.sync_data()
+}
+
+/// Returns the ranges of a file that are not holes.
+fn data_ranges(path: &Path) -> io::Result<Vec<Range<u64>>> {
+    let file = FileDevice::open(path, OpenOptions::default())?;
+    let (mut at, end, mut ranges) = (0, file.geometry().size_bytes, Vec::new());
+    while at < end {
+        for (length, is_hole) in file.allocation(at..end) {
+            if !is_hole {
+                ranges.push(at..at + length);
+            }
+            at += length;
+        }
+    }
+    Ok(ranges)
 }
 
 /// Opens the device of a new file. An image is written once, from front to back, and is usually larger than
 /// the page cache, so bypassing the cache halves the time. If the host cannot do that, the cache is used.
 fn new_device(path: &Path, bytes: u64) -> io::Result<FileDevice> {
     let open = |direct| {
-        let mut device = FileDevice::open(path, OpenOptions { write: true, direct })?;
+        let device = FileDevice::open(path, OpenOptions { write: true, direct })?;
         device.set_size(bytes)?;
         Ok(device)
     };

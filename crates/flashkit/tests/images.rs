@@ -112,7 +112,7 @@ fn a_partition_of_a_gpt_disk_is_used_in_place() {
         assert!(error.contains(told), "{error}");
         let error = fails(dir, &["ls", "disk.img#3"]);
         assert!(
-            error.contains("disk.img#3: no partition \"3\"; the GPT has 1 (boot), 2 (user data)"),
+            error.contains("disk.img#3: no partition \"3\"; the GPT table has 1 (boot), 2 (user data)"),
             "{error}"
         );
         if sector == "512" {
@@ -224,4 +224,61 @@ fn the_image_of_a_mounted_partition_is_locked_as_a_whole() {
     assert!(ok(dir, &["ls", "disk.img#1"]).is_empty());
     cut(dir, "disk.img", "part", 65 << 20, 64 << 20);
     run(dir, "fsck.f2fs", &["--dry-run", "part"], "");
+}
+
+#[test]
+fn a_sparse_image_is_made_read_and_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("tree")).unwrap();
+    fs::write(dir.join("tree/file"), vec![3; 1_000_000]).unwrap();
+    ok(dir, &["mkfs", "-q", "v.simg", "--size", "128M", "--sparse", "--from", "tree"]);
+    assert!(fs::metadata(dir.join("v.simg")).unwrap().len() < 8 << 20);
+    assert_eq!(ok(dir, &["cat", "v.simg:/file"]).into_bytes(), vec![3; 1_000_000]);
+    let error = fails(dir, &["rm", "v.simg:/file"]);
+    assert!(error.contains("v.simg: an Android sparse image cannot be changed in place"), "{error}");
+    assert!(
+        fails(dir, &["mkfs", "-q", "v.simg"]).contains("carries an Android sparse image; -f overwrites it")
+    );
+    ok(dir, &["convert", "-q", "v.simg", "raw"]);
+    ok(dir, &["rm", "raw:/file"]);
+    run(dir, "fsck.f2fs", &["--dry-run", "raw"], "");
+    ok(dir, &["convert", "-q", "raw", "again.simg", "--to", "sparse"]);
+    if run(dir, "simg2img", &["again.simg", "theirs"], "").is_some() {
+        assert!(fs::read(dir.join("theirs")).unwrap() == fs::read(dir.join("raw")).unwrap());
+        run(dir, "simg2img", &["v.simg", "made"], "").unwrap();
+        run(dir, "fsck.f2fs", &["--dry-run", "made"], "");
+        assert_eq!(ok(dir, &["cat", "made:/file"]).into_bytes(), vec![3; 1_000_000]);
+    }
+    assert!(fails(dir, &["convert", "-q", "raw", "again.simg"]).contains("-f overwrites it"));
+}
+
+#[test]
+fn a_volume_in_a_qcow2_image_is_changed_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "base", "--size", "128M"]);
+    let create = ["create", "-q", "-f", "qcow2", "-b", "base", "-F", "raw", "disk.qcow2"];
+    if run(dir, "qemu-img", &create, "").is_none() {
+        return;
+    }
+    fs::create_dir(dir.join("tree")).unwrap();
+    fs::write(dir.join("tree/file"), vec![3; 5_000_000]).unwrap();
+    ok(dir, &["import", "-q", "tree", "disk.qcow2"]);
+    ok(dir, &["mv", "disk.qcow2:/file", "disk.qcow2:/moved"]);
+    assert!(ok(dir, &["ls", "base"]).is_empty(), "the backing file is not changed");
+    if rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists() {
+        fs::create_dir(dir.join("mnt")).unwrap();
+        ok(dir, &["mount", "disk.qcow2", "mnt"]);
+        fs::write(dir.join("mnt/new"), vec![4; 3_000_000]).unwrap();
+        run(dir, "umount", &["mnt"], "").unwrap();
+        run(dir, "flock", &["--timeout", "60", "disk.qcow2", "true"], "").unwrap();
+        assert_eq!(ok(dir, &["cat", "disk.qcow2:/new"]).into_bytes(), vec![4; 3_000_000]);
+    }
+    run(dir, "qemu-img", &["check", "-q", "disk.qcow2"], "").unwrap();
+    run(dir, "qemu-img", &["convert", "-O", "raw", "disk.qcow2", "raw"], "").unwrap();
+    run(dir, "fsck.f2fs", &["--dry-run", "raw"], "");
+    assert_eq!(ok(dir, &["cat", "raw:/moved"]).into_bytes(), vec![3; 5_000_000]);
+    ok(dir, &["convert", "-q", "disk.qcow2", "ours"]);
+    assert!(fs::read(dir.join("ours")).unwrap() == fs::read(dir.join("raw")).unwrap());
 }

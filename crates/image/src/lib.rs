@@ -9,7 +9,9 @@
 mod bytes;
 mod extents;
 mod image;
+mod qcow2;
 mod source;
+pub mod sparse;
 mod table;
 
 pub use extents::{Extent, Extents};

@@ -1,9 +1,10 @@
-//! Tables of partitions: GPT and MBR.
+//! Tables of partitions: GPT, MBR, and Android's logical partitions.
 //!
 //! *Invariant*: any table is read in bounded time and memory. A partition that passes the end of the device is listed, and
 //! opening it fails.
 
 mod gpt;
+mod logical;
 mod mbr;
 
 use std::{fmt, io};
@@ -25,6 +26,8 @@ pub enum TableKind {
     },
     /// The table of PC BIOS, with logical partitions.
     Mbr,
+    /// Logical partitions of Android's super partition.
+    Super,
 }
 
 impl fmt::Display for TableKind {
@@ -32,6 +35,7 @@ impl fmt::Display for TableKind {
         f.write_str(match self {
             TableKind::Gpt { .. } => "GPT",
             TableKind::Mbr => "MBR",
+            TableKind::Super => "Android super",
         })
     }
 }
@@ -45,7 +49,7 @@ pub struct Partition {
     pub name: Option<String>,
     /// Identity of the partition that Linux calls PARTUUID.
     pub id: Option<String>,
-    /// Type: a GUID, or a byte such as `0x83`.
+    /// Type: a GUID, a byte such as `0x83`, or the access to a logical partition.
     pub type_id: String,
     /// The bytes of the partition on its disk.
     pub extents: Vec<Extent>,
@@ -80,6 +84,9 @@ impl Table {
     /// # Errors
     /// [`io::ErrorKind::InvalidData`] with the place of damage in the table; errors of the device.
     pub fn read(device: &dyn Device) -> io::Result<Option<Table>> {
+        if let Some(table) = logical::read(device)? {
+            return Ok(Some(table));
+        }
         let mbr = mbr::Sector::read(device)?;
         let is_mbr = mbr.as_ref().is_some_and(|mbr| !mbr.is_protective());
         match mbr {
@@ -131,7 +138,7 @@ impl Table {
             1..=SHOWN_MAX => known.join(", "),
             all => format!("{} and {} more", known.join(", "), all - SHOWN_MAX),
         };
-        let what = format!("no partition {selector:?}; the {} has {known}", self.kind);
+        let what = format!("no partition {selector:?}; the {} table has {known}", self.kind);
         io::Error::new(io::ErrorKind::NotFound, what)
     }
 }

@@ -33,7 +33,7 @@ impl Disk {
     /// Describes the disk, and how to name its volumes.
     pub fn describe(&self, source: &Source) -> String {
         let kind = format!("{} disk", self.table.kind);
-        let article = if kind.starts_with('M') { "an" } else { "a" };
+        let article = if kind.starts_with(['M', 'A']) { "an" } else { "a" };
         if self.volumes.is_empty() {
             return format!("{article} {kind} without a partition that is F2FS");
         }

@@ -27,7 +27,7 @@ use uuid::Uuid;
 use crate::{
     compress::Compress,
     interrupt::Outcome,
-    output::{Existing, Output},
+    output::{Existing, Form, Output},
     progress, render, size,
     source::{Changes, Content, epoch},
     suggested::Suggested,
@@ -64,6 +64,10 @@ pub struct Args {
     /// Make the image file as small as the content allows.
     #[arg(long, requires = "from", conflicts_with_all = ["size", "sectors"])]
     minimize: bool,
+    /// Make an Android sparse image, in which unused blocks have no content. It cannot be changed in place; flashkit convert
+    /// makes a raw image of it.
+    #[arg(long)]
+    sparse: bool,
     /// Free space that --minimize leaves, in percent of the content's space.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, requires = "minimize")]
     free: f64,
@@ -446,8 +450,14 @@ fn sizes(
 
 fn outputs(args: &Args, existing: Existing, sizes: &[DeviceSize]) -> Result<Vec<Output>> {
     let first = match existing {
+        Existing::InPlace { .. } if args.sparse => {
+            bail!("{}: --sparse is for image files", args.image.display())
+        }
         Existing::InPlace { .. } => Output::in_place(&args.range.of(&args.image))?,
-        Existing::File { .. } | Existing::Nothing => Output::file(&args.image, sizes[0].bytes)?,
+        Existing::File { .. } | Existing::Nothing => {
+            let form = if args.sparse { Form::Sparse } else { Form::Raw };
+            Output::file(&args.image, sizes[0].bytes, form)?
+        }
     };
     let mut outputs = vec![first];
     for path in &args.shape.devices {

@@ -8,6 +8,7 @@ pub mod chmod;
 pub mod chown;
 pub mod completions;
 pub mod compression;
+pub mod convert;
 pub mod cp;
 pub mod dump;
 pub mod export;
@@ -69,6 +70,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Mkfs(args) => mkfs::run(&args),
         Verb::Import(args) => import::run(&args),
         Verb::Info(args) => info::run(&args),
+        Verb::Convert(args) => convert::run(&args),
         Verb::Partitions(args) => partitions::run(&args),
         Verb::Label(args) => label::run(&args),
         Verb::Ls(args) => ls::run(&args),

@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> Result<()> {
     let partitions = table.partitions.iter().map(row).collect::<Result<_>>()?;
     let sector_bytes = match table.kind {
         TableKind::Gpt { sector_bytes } => Some(sector_bytes),
-        TableKind::Mbr => None,
+        TableKind::Mbr | TableKind::Super => None,
     };
     let disk = Disk { table: table.kind.to_string(), sector_bytes, partitions };
     render::print(&disk, args.json, Disk::text)

@@ -3,7 +3,6 @@
 use std::io;
 
 use block::Device;
-use uuid::Uuid;
 
 use super::{Partition, Table, TableKind};
 use crate::{
@@ -74,9 +73,15 @@ fn read_at(device: &dyn Device, sector: u64, sector_bytes: u64) -> io::Result<Op
     Ok(Some(numbered.filter_map(|(number, entry)| partition(number, entry, sector_bytes)).collect()))
 }
 
+/// Formats a GUID. Its first three fields are little-endian.
+fn guid(bytes: &[u8]) -> String {
+    let (first, second, third) = (little(&bytes[..4]), little(&bytes[4..6]), little(&bytes[6..8]));
+    let rest: String = bytes[8..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{first:08x}-{second:04x}-{third:04x}-{}-{}", &rest[..4], &rest[4..])
+}
+
 /// Decodes an entry. Returns None for an unused one.
 fn partition(number: u32, entry: &[u8], sector_bytes: u64) -> Option<Partition> {
-    let guid = |bytes: &[u8]| Uuid::from_bytes_le(bytes.try_into().expect("a GUID has 16 bytes")).to_string();
     if entry[..16] == [0; 16] {
         return None;
     }
@@ -107,7 +112,7 @@ mod tests {
     fn make(device: &MemoryDevice, sector_bytes: u64, header_sector: u64, entries_sector: u64) {
         let mut entries = vec![0; 128 * 128];
         entries[128..144].fill(0xAF);
-        entries[144..160].copy_from_slice(&Uuid::from_u128(0x1234).to_bytes_le());
+        entries[144..160].copy_from_slice(&[3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15]);
         entries[160..168].copy_from_slice(&100u64.to_le_bytes());
         entries[168..176].copy_from_slice(&101u64.to_le_bytes());
         for (n, unit) in "data".encode_utf16().enumerate() {
@@ -137,7 +142,7 @@ mod tests {
                 assert_eq!(table.kind, TableKind::Gpt { sector_bytes: sector as u32 });
                 let [found] = &table.partitions[..] else { panic!("{table:?}") };
                 assert_eq!((found.number, found.name.as_deref()), (2, Some("data")));
-                assert_eq!(found.id.as_deref(), Some("00000000-0000-0000-0000-000000001234"));
+                assert_eq!(found.id.as_deref(), Some("00010203-0405-0607-0809-0a0b0c0d0e0f"));
                 assert_eq!((found.start_bytes(), found.size_bytes()), (Some(100 * sector), 2 * sector));
             }
         }

@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(found.collect::<Vec<_>>(), [(1, 2048), (3, 4096), (5, 4098), (6, 6099)]);
         assert_eq!(table.find("01020304-06").unwrap().type_id, "0x0c");
         let error = table.find("2").unwrap_err().to_string();
-        assert_eq!(error, "no partition \"2\"; the MBR has 1, 3, 5, 6");
+        assert_eq!(error, "no partition \"2\"; the MBR table has 1, 3, 5, 6");
     }
 
     #[test]

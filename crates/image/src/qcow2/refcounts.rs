@@ -1,0 +1,225 @@
+//! Refcounts of the clusters of a qcow2 image, and the choice of free clusters.
+//!
+//! *Invariant*: a changed refcount is in memory until [`Refcounts::write`].
+
+use std::{collections::BTreeMap, io};
+
+use block::{Device, FileDevice};
+
+use super::header::{Header, REFCOUNT_TABLE_AT};
+use crate::bytes::{invalid, read as read_bytes};
+
+/// Maximum number of unchanged refcount blocks in memory.
+const BLOCKS_MAX: usize = 16;
+
+/// Distance behind the end of the file up to which clusters may have refcounts.
+const BEHIND_BYTES_MAX: u64 = 64 << 20;
+
+/// The refcounts of an image that is open for changes.
+pub struct Refcounts {
+    cluster_bytes: u64,
+    /// Size of a refcount in bytes.
+    entry_bytes: usize,
+    /// Place of the table, and the place of each block; 0 for a block that does not exist.
+    table_at: u64,
+    table: Vec<u64>,
+    /// Entries of the table that changed.
+    table_changes: Vec<usize>,
+    /// Blocks in memory by their entries in the table, each with true if it changed.
+    blocks: BTreeMap<usize, (Vec<u8>, bool)>,
+    /// No cluster before this one is free.
+    cursor: u64,
+    /// Clusters that are free once nothing on the device refers to them.
+    pending_frees: Vec<u64>,
+}
+
+impl Refcounts {
+    pub fn read(file: &FileDevice, header: &Header) -> io::Result<Refcounts> {
+        let length = u64::from(header.refcount_table_clusters) * header.cluster_bytes();
+        let bytes = read_bytes(file, header.refcount_table_at, length as usize)?
+            .ok_or_else(|| invalid("qcow2: the refcount table lies behind the end of the file"))?;
+        let table = bytes.chunks_exact(8).map(|entry| u64::from_be_bytes(entry.try_into().expect("8 bytes")));
+        Ok(Refcounts {
+            cluster_bytes: header.cluster_bytes(),
+            entry_bytes: 1 << header.refcount_order.saturating_sub(3),
+            table_at: header.refcount_table_at,
+            table: table.collect(),
+            table_changes: Vec::new(),
+            blocks: BTreeMap::new(),
+            cursor: 0,
+            pending_frees: Vec::new(),
+        })
+    }
+
+    fn entries_of_block(&self) -> u64 {
+        self.cluster_bytes / self.entry_bytes as u64
+    }
+
+    /// Returns the block of an entry of the table, which exists.
+    fn block(&mut self, file: &FileDevice, index: usize) -> io::Result<&mut (Vec<u8>, bool)> {
+        if !self.blocks.contains_key(&index) {
+            let at = self.table[index];
+            let bytes = match at % self.cluster_bytes {
+                0 => read_bytes(file, at, self.cluster_bytes as usize)?,
+                _ => None,
+            };
+            let bytes = bytes.ok_or_else(|| invalid(format!("qcow2: a refcount block at byte {at}")))?;
+            if self.blocks.len() >= BLOCKS_MAX {
+                self.blocks.retain(|_, (_, is_changed)| *is_changed);
+            }
+            self.blocks.insert(index, (bytes, false));
+        }
+        Ok(self.blocks.get_mut(&index).expect("it was read"))
+    }
+
+    /// Returns the entry of the table and the place in the block for a cluster.
+    fn place(&self, cluster: u64) -> (usize, std::ops::Range<usize>) {
+        let within = (cluster % self.entries_of_block()) as usize * self.entry_bytes;
+        ((cluster / self.entries_of_block()) as usize, within..within + self.entry_bytes)
+    }
+
+    /// Returns a refcount, or None if no block has it.
+    fn get(&mut self, file: &FileDevice, cluster: u64) -> io::Result<Option<u64>> {
+        let (index, place) = self.place(cluster);
+        if self.table.get(index).is_none_or(|at| *at == 0) {
+            return Ok(None);
+        }
+        let (bytes, _) = self.block(file, index)?;
+        Ok(Some(bytes[place].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))))
+    }
+
+    fn set(&mut self, file: &FileDevice, cluster: u64, count: u64) -> io::Result<()> {
+        let (index, place) = self.place(cluster);
+        let (bytes, is_changed) = self.block(file, index)?;
+        let length = place.len();
+        bytes[place].copy_from_slice(&count.to_be_bytes()[8 - length..]);
+        *is_changed = true;
+        Ok(())
+    }
+
+    /// Takes a free cluster, at the end of the file if there is none. Returns its place.
+    pub fn allocate(&mut self, file: &FileDevice) -> io::Result<u64> {
+        loop {
+            let cluster = self.cursor;
+            match self.get(file, cluster)? {
+                None => self.make_block(file, cluster)?,
+                Some(0) => {
+                    self.set(file, cluster, 1)?;
+                    self.cursor = cluster + 1;
+                    self.cover(file, cluster)?;
+                    return Ok(cluster * self.cluster_bytes);
+                }
+                Some(_) if cluster * self.cluster_bytes > file.geometry().size_bytes + BEHIND_BYTES_MAX => {
+                    let at = cluster * self.cluster_bytes;
+                    return Err(invalid(format!(
+                        "qcow2: the cluster at byte {at}, behind the end of the file, has a refcount"
+                    )));
+                }
+                Some(_) => self.cursor = cluster + 1,
+            }
+        }
+    }
+
+    /// Makes the file long enough for a cluster.
+    fn cover(&self, file: &FileDevice, cluster: u64) -> io::Result<()> {
+        let end = (cluster + 1) * self.cluster_bytes;
+        if file.geometry().size_bytes < end {
+            file.set_size(end)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the block that has the refcount of a cluster, in that cluster.
+    fn make_block(&mut self, file: &FileDevice, cluster: u64) -> io::Result<()> {
+        let (index, _) = self.place(cluster);
+        if index >= self.table.len() {
+            return self.grow_table(file, cluster);
+        }
+        self.add_block(file, cluster, 1)
+    }
+
+    /// Adds a block in a cluster, with refcounts of 1 for it and the clusters that follow it.
+    fn add_block(&mut self, file: &FileDevice, cluster: u64, used: u64) -> io::Result<()> {
+        let (index, _) = self.place(cluster);
+        self.cover(file, cluster + used - 1)?;
+        self.table[index] = cluster * self.cluster_bytes;
+        self.table_changes.push(index);
+        self.blocks.insert(index, (vec![0; self.cluster_bytes as usize], true));
+        (cluster..cluster + used).try_for_each(|cluster| self.set(file, cluster, 1))
+    }
+
+    /// Makes a larger table behind a new block, whose refcounts cover both.
+    fn grow_table(&mut self, file: &FileDevice, cluster: u64) -> io::Result<()> {
+        let (index, _) = self.place(cluster);
+        let entries = self.cluster_bytes / 8;
+        let clusters = ((index as u64 + 1) * 3 / 2).div_ceil(entries);
+        if cluster % self.entries_of_block() + 1 + clusters > self.entries_of_block() {
+            let what =
+                "qcow2: the refcount table is full; qemu-img convert makes an image with larger clusters";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+        }
+        let old = self.table_at / self.cluster_bytes
+            ..(self.table_at + self.table.len() as u64 * 8) / self.cluster_bytes;
+        self.table.resize((clusters * entries) as usize, 0);
+        self.add_block(file, cluster, 1 + clusters)?;
+        self.table_at = (cluster + 1) * self.cluster_bytes;
+        let table: Vec<u8> = self.table.iter().flat_map(|entry| entry.to_be_bytes()).collect();
+        file.write(self.table_at, &table)?;
+        self.table_changes.clear();
+        self.write(file)?;
+        file.flush()?;
+        let mut place = self.table_at.to_be_bytes().to_vec();
+        place.extend((clusters as u32).to_be_bytes());
+        file.write(REFCOUNT_TABLE_AT, &place)?;
+        file.flush()?;
+        self.pending_frees.extend(old);
+        Ok(())
+    }
+
+    /// Gives a cluster up. It is free after [`apply_frees`](Self::apply_frees).
+    pub fn free(&mut self, cluster: u64) {
+        self.pending_frees.push(cluster);
+    }
+
+    /// Number of clusters that were given up.
+    pub fn pending(&self) -> usize {
+        self.pending_frees.len()
+    }
+
+    /// Decrements the refcounts of all clusters that were given up. Nothing on the device refers to them any more.
+    pub fn apply_frees(&mut self, file: &FileDevice) -> io::Result<()> {
+        for cluster in std::mem::take(&mut self.pending_frees) {
+            match self.get(file, cluster)? {
+                Some(count @ 1..) => {
+                    self.set(file, cluster, count - 1)?;
+                    if count == 1 {
+                        self.cursor = self.cursor.min(cluster);
+                        file.discard(cluster * self.cluster_bytes, self.cluster_bytes)?;
+                    }
+                }
+                _ => {
+                    let at = cluster * self.cluster_bytes;
+                    return Err(invalid(format!(
+                        "qcow2: the cluster at byte {at} is in use, but has no refcount"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all changes. The table may precede its blocks: a block that is not yet written says that its clusters are
+    /// free, and nothing on the device refers to them before the next flush.
+    pub fn write(&mut self, file: &FileDevice) -> io::Result<()> {
+        for (index, (bytes, is_changed)) in &mut self.blocks {
+            if *is_changed {
+                file.write(self.table[*index], bytes)?;
+                *is_changed = false;
+            }
+        }
+        for index in std::mem::take(&mut self.table_changes) {
+            file.write(self.table_at + 8 * index as u64, &self.table[index].to_be_bytes())?;
+        }
+        Ok(())
+    }
+}
