@@ -16,8 +16,9 @@ use f2fs::{
 };
 
 use crate::{
-    Kind,
+    Fix, Kind, Slot,
     checker::{Checker, ODD_MAX},
+    inodes::EXTENT,
     segments::Content,
     table::{Entry, fact},
 };
@@ -30,6 +31,8 @@ pub struct Odd {
     pub block: u64,
     /// The address.
     pub addr: BlockAddr,
+    /// Its place.
+    pub slot: Slot,
     /// Fault of the summary of the named block; `None` if the address is outside the main area.
     pub fault: Option<(Kind, String)>,
     /// The block that the summaries assign to this place, if it is valid and unused.
@@ -44,6 +47,15 @@ struct Holder<'a> {
     inode: Option<&'a NodeBlock>,
     inode_entry: Option<Entry>,
     first_block: u64,
+    /// Byte offset of the first address.
+    starts_at: usize,
+}
+
+impl Holder<'_> {
+    /// Place of an address.
+    fn slot(&self, index: usize) -> Slot {
+        Slot { nid: self.nid, at: self.starts_at + 4 * index }
+    }
 }
 
 impl Holder<'_> {
@@ -79,6 +91,7 @@ impl Checker<'_> {
             inode: inode.as_deref(),
             inode_entry: self.table.find(footer.ino.into()),
             first_block: first.unwrap_or(0),
+            starts_at: 0,
         };
         self.check_all(&holder, &addrs);
     }
@@ -93,6 +106,7 @@ impl Checker<'_> {
             inode: Some(inode),
             inode_entry: Some(entry),
             first_block: first,
+            starts_at: inode.layout().addrs_at(),
         };
         self.check_all(&holder, &addrs);
     }
@@ -124,12 +138,13 @@ impl Checker<'_> {
     fn check_address(&mut self, holder: &Holder<'_>, index: usize, addr: BlockAddr) {
         let block = holder.first_block + index as u64;
         let key = (holder.nid, u16::try_from(index).expect("a node has a few thousand addresses"));
+        let slot = holder.slot(index);
         if !self.geometry.in_main(addr) {
-            self.note_odd(key, Odd { ino: holder.ino, block, addr, fault: None, original: None });
+            self.note_odd(key, Odd { ino: holder.ino, block, addr, slot, fault: None, original: None });
             return;
         }
         if self.segments.claim(addr, Content::Data) {
-            self.claimed_again(addr, format!("block {block} of {}", holder.ino));
+            self.claimed_again(addr, format!("block {block} of {}", holder.ino), Some(slot));
         }
         let Some(owned) = self.summaries.owner(&self.io, addr) else { return };
         let owner = owned.owner;
@@ -145,7 +160,7 @@ impl Checker<'_> {
         } else {
             return;
         };
-        self.note_odd(key, Odd { ino: holder.ino, block, addr, fault: Some(fault), original: None });
+        self.note_odd(key, Odd { ino: holder.ino, block, addr, slot, fault: Some(fault), original: None });
     }
 
     fn note_odd(&mut self, key: (Nid, u16), odd: Odd) {
@@ -158,6 +173,7 @@ impl Checker<'_> {
             None => {
                 let known = format!("it names {}, outside the main area", odd.addr);
                 self.add(Kind::BlockAddress, Place::File(odd.ino, odd.block), known);
+                self.fix(Fix::Node(odd.slot, vec![0; 4]));
             }
         }
     }
@@ -188,6 +204,9 @@ impl Checker<'_> {
                     ),
                 };
                 self.add(Kind::Cluster, Place::File(holder.ino, block), known);
+                let words: Vec<u8> =
+                    mended(chunk, rest[0]).iter().flat_map(|addr| addr.0.to_le_bytes()).collect();
+                self.fix(Fix::Node(holder.slot(number * cluster), words));
                 self.taint(holder.ino);
                 self.saved.remove(&holder.ino);
             }
@@ -224,6 +243,23 @@ impl Checker<'_> {
             let known =
                 format!("its extent has block {block} of the file at {expected}, the node at {}", addr.0);
             self.add(Kind::Extent, Place::Inode(holder.ino), known);
+            self.fix(Fix::Node(Slot { nid: holder.ino.into(), at: EXTENT }, vec![0; 12]));
         }
     }
+}
+
+/// Makes a whole cluster of a damaged one: a mark with data keeps its data, a mark without is cleared. `rest` stands for
+/// the blocks that compression saves.
+fn mended(chunk: &[BlockAddr], rest: BlockAddr) -> Vec<BlockAddr> {
+    let without_marks = |addr: &BlockAddr| if *addr == BlockAddr::COMPRESS { BlockAddr::NULL } else { *addr };
+    if chunk.len() == 1 || chunk[0] != BlockAddr::COMPRESS {
+        return chunk.iter().map(without_marks).collect();
+    }
+    let data = chunk[1..].iter().take_while(|addr| addr.is_real()).count();
+    if data == 0 {
+        return vec![BlockAddr::NULL; chunk.len()];
+    }
+    let mut whole = chunk[..=data].to_vec();
+    whole.resize(chunk.len(), rest);
+    whole
 }

@@ -7,6 +7,7 @@ use f2fs::{
     Place, Result,
     engine::{Geometry, Io},
     format::{
+        FileType,
         checkpoint::Checkpoint,
         node::{NodeBlock, NodeFormat},
         superblock::Superblock,
@@ -16,8 +17,9 @@ use f2fs::{
 use rustc_hash::FxHashMap;
 
 use crate::{
-    Finding, Kind, Progress, Report, Stage, addresses::Odd, links::Directory, lost::Lost, nat, packs,
-    quotas::Quotas, reader::Cache, segments::Segments, summaries::Summaries, superblocks, table::Table,
+    Finding, Fix, Kind, Progress, Report, Slot, Stage, addresses::Odd, adopt, links::Directory, lost::Lost,
+    nat, packs, quotas::Quotas, reader::Cache, segments::Segments, summaries::Summaries, superblocks,
+    table::Table,
 };
 
 /// Blocks of nodes that are kept in memory.
@@ -31,21 +33,34 @@ pub(crate) const ODD_MAX: usize = 1 << 16;
 /// # Errors
 /// [`NotF2fs`](f2fs::Error::NotF2fs) if there is no volume. Damage and unreadable sectors are findings.
 pub fn check(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+    examine(device, progress).map(|(report, _)| report)
+}
+
+/// Like [`check`]; also returns the blocks in use, if the tables could be read.
+pub(crate) fn examine(
+    device: Arc<dyn Device>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Report, Option<Segments>)> {
     let mut report = Report::default();
     let Some(superblock) = superblocks::check(&device, &mut report)? else {
         report.ended_early = Some("no superblock is usable".into());
-        return Ok(report);
+        return Ok((report, None));
     };
     let geometry = Geometry::of(&superblock);
     let io = Arc::new(Io::new(device, superblock.block_size));
     let Some(mut pack) = packs::check(&io, &geometry, &superblock, &mut report) else {
         report.ended_early = Some("no checkpoint pack is usable".into());
-        return Ok(report);
+        return Ok((report, None));
     };
-    let nodes = nat::read(&io, &geometry, &pack, &mut report, progress);
+    let mut nodes = nat::read(&io, &geometry, &pack, &mut report, progress);
     let segments = Segments::read(&io, &geometry, &pack, &mut report, progress);
-    let summaries =
+    let mut summaries =
         Summaries::new(&geometry, &superblock, &pack.checkpoint, std::mem::take(&mut pack.summaries));
+    let lost = adopt::find(&io, &geometry, &nodes.table, &segments, &mut summaries, &mut report);
+    if !lost.is_empty() {
+        pack.override_nat(&lost);
+        nodes = nat::read(&io, &geometry, &pack, &mut Report::default(), progress);
+    }
     let mut checker = Checker {
         format: NodeFormat::of(&superblock),
         lost: Lost::new(nodes.lost),
@@ -69,11 +84,12 @@ pub fn check(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Res
         misclaims: FxHashMap::default(),
         bad_children: FxHashMap::default(),
         saved: FxHashMap::default(),
+        named_kinds: FxHashMap::default(),
         directories: Vec::new(),
         progress,
     };
     checker.run();
-    Ok(checker.report)
+    Ok((checker.report, Some(checker.segments)))
 }
 
 /// Wrong entries of one summary.
@@ -105,8 +121,8 @@ pub(crate) struct Checker<'a> {
     pub last_inode: Option<Arc<NodeBlock>>,
     /// Addresses that something speaks against, by node and index.
     pub odd: FxHashMap<(Nid, u16), Odd>,
-    /// Blocks that were claimed again, with the second claimant.
-    pub twice: FxHashMap<BlockAddr, String>,
+    /// Blocks that were claimed again, with the second claimant and the place of its claim.
+    pub twice: FxHashMap<BlockAddr, (String, Option<Slot>)>,
     /// Wrong entries of summaries, by segment and kind.
     pub faults: FxHashMap<(u32, Kind), Fault>,
     /// Claims that contradict a summary's footer, by segment.
@@ -114,9 +130,11 @@ pub(crate) struct Checker<'a> {
     /// Nodes that a parent of another inode than the NAT's names: the inode, and the offset.
     pub misclaims: FxHashMap<Nid, (Ino, u32)>,
     /// Unusable child numbers, by inode and offset of the missing child.
-    pub bad_children: FxHashMap<(Ino, u32), Finding>,
+    pub bad_children: FxHashMap<(Ino, u32), (Finding, Slot)>,
     /// Of compressed files: i_compr_blocks minus the saved blocks found.
     pub saved: FxHashMap<Ino, i64>,
+    /// Kinds of invalid inodes according to their names.
+    pub named_kinds: FxHashMap<Ino, FileType>,
     /// All directories.
     pub directories: Vec<Directory>,
     progress: &'a mut dyn FnMut(Progress),
@@ -137,6 +155,11 @@ impl Checker<'_> {
         self.check_chain();
         self.conclude();
         self.tell(Stage::Sums, 1, 1);
+    }
+
+    /// Adds a change that repairs a finding.
+    pub fn fix(&mut self, fix: Fix) {
+        self.report.fix(fix);
     }
 
     /// Adds a finding with the usual repair of its kind.

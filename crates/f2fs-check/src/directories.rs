@@ -6,7 +6,7 @@ use f2fs::{
     Place,
     format::{
         FileType,
-        dentry::{Dentries, Dentry},
+        dentry::{Dentries, Dentry, SlotUse, slots_for},
         dir_hash,
         inode::inline,
         node::NodeBlock,
@@ -15,7 +15,15 @@ use f2fs::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{Kind, Stage, checker::Checker, names::Naming, reader::read_runs, table::fact};
+use crate::{
+    Fix, Kind, Slot, Stage,
+    areas::{Held, edited},
+    checker::{Checker, ODD_MAX},
+    inodes::{DEPTH, SIZE},
+    names::Naming,
+    reader::read_runs,
+    table::fact,
+};
 
 /// Maximum number of names of a directory among which duplicates are looked for.
 const HASHES_MAX: usize = 1 << 24;
@@ -41,7 +49,23 @@ struct Walk {
     names: FxHashMap<(u32, Vec<u8>), u64>,
     /// Highest level with entries that the depth does not cover.
     too_deep: Option<u32>,
+    /// Highest level with entries.
+    last_level: u32,
+    /// Last block, if the size does not cover it.
+    last_block: Option<u64>,
+    /// Place of the current area.
+    held: Held,
+    /// The current area with its repairs.
+    edited: Option<Vec<u8>>,
     is_broken: bool,
+}
+
+impl Walk {
+    /// Changes the current area, whose bytes are given.
+    fn edit(&mut self, bytes: &[u8], change: impl FnOnce(&mut Dentries<&mut [u8]>)) {
+        let copy = self.edited.get_or_insert_with(|| bytes.to_vec());
+        change(&mut Dentries::new(copy.as_mut_slice(), Place::Volume));
+    }
 }
 
 impl Checker<'_> {
@@ -89,6 +113,10 @@ impl Checker<'_> {
             shared: FxHashSet::default(),
             names: FxHashMap::default(),
             too_deep: None,
+            last_level: 0,
+            last_block: None,
+            held: Held::of_inline(inode),
+            edited: None,
             is_broken: false,
         };
         if depth > dir_hash::DEPTH_MAX {
@@ -99,7 +127,15 @@ impl Checker<'_> {
             let known = format!("i_current_depth {}, there are entries in level {level}", walk.depth);
             self.add(Kind::DirDepth, Place::Inode(ino), known);
         }
-        self.check_dots(&walk);
+        if walk.too_deep.is_some() || depth > dir_hash::DEPTH_MAX {
+            let slot = Slot { nid: ino.into(), at: DEPTH };
+            self.fix(Fix::Node(slot, (walk.last_level + 1).to_le_bytes().to_vec()));
+        }
+        if let Some(block) = walk.last_block {
+            let size = (block + 1) * self.geometry.block_size.bytes() as u64;
+            self.fix(Fix::Node(Slot { nid: ino.into(), at: SIZE }, size.to_le_bytes().to_vec()));
+        }
+        self.check_dots(&walk, inode);
         self.directories[number].dotdot = walk.parent.unwrap_or(Ino(0));
         self.directories[number].is_broken = walk.is_broken;
         self.check_shared(inode, &mut walk, budget);
@@ -115,6 +151,7 @@ impl Checker<'_> {
     ) {
         if walk.is_inline {
             each(self, walk, 0, inode.inline_area());
+            self.fix_area(walk, inode.inline_area());
             return;
         }
         let end = inode.head().size.get().div_ceil(self.geometry.block_size.bytes() as u64);
@@ -122,6 +159,8 @@ impl Checker<'_> {
         self.for_each_node(inode, |checker, first, addrs| {
             let real = addrs.iter().zip(first..).filter(|(addr, _)| checker.geometry.in_main(**addr));
             let mut blocks: Vec<(BlockAddr, u64)> = real.map(|(addr, block)| (*addr, block)).collect();
+            let last = blocks.iter().map(|(_, block)| *block).filter(|block| *block >= end).max();
+            walk.last_block = walk.last_block.max(last);
             if let Some((_, block)) = blocks.iter().find(|(_, block)| *block >= end) {
                 if walk.hashes.len() < HASHES_MAX && walk.shared.is_empty() {
                     let known = format!("i_size covers {end} blocks, the directory has block {block}");
@@ -132,14 +171,30 @@ impl Checker<'_> {
             *budget -= blocks.len() as u64;
             blocks.sort_unstable();
             read_runs(&io, blocks, |addr, block, bytes| match bytes {
-                Ok(bytes) => each(checker, walk, block, bytes),
+                Ok(bytes) => {
+                    walk.held = Held::Block(addr);
+                    each(checker, walk, block, bytes);
+                    checker.fix_area(walk, bytes);
+                }
                 Err(error) => {
                     walk.is_broken = true;
                     let known = format!("{addr}: {error}");
                     checker.add(Kind::DirUnreadable, Place::Dir(walk.ino, block), known);
+                    if let Some(slot) = checker.address_slot(inode, block) {
+                        checker.fix(Fix::Node(slot, vec![0; 4]));
+                    }
                 }
             });
         });
+    }
+
+    /// Adds the repairs of an area that was walked.
+    fn fix_area(&mut self, walk: &mut Walk, bytes: &[u8]) {
+        if let Some(new) = walk.edited.take() {
+            if let Some(fix) = edited(walk.held, bytes, &new) {
+                self.fix(fix);
+            }
+        }
     }
 
     /// Checks all entries of an area.
@@ -159,43 +214,50 @@ impl Checker<'_> {
                     let known = format!("slot {slot} has a name of {length} bytes");
                     self.add(Kind::DentryName, at, known);
                     walk.is_broken = true;
+                    walk.edit(bytes, |area| area.set_use(slot, SlotUse::Free));
                     slot += 1;
                     continue;
                 }
             };
-            let next = slot + f2fs::format::dentry::slots_for(length);
+            let next = slot + slots_for(length);
             if let Some(free) = (slot..next).find(|slot| !area.is_used(*slot)) {
                 let known = format!("the name in slot {slot} reaches into slot {free}, which is free");
                 self.add(Kind::DentryName, at, known);
+                walk.edit(bytes, |area| (slot..next).for_each(|slot| area.set_use(slot, SlotUse::Used)));
             }
             match entry.name {
-                b"." => self.check_dot(walk, at, &entry, 0),
-                b".." => self.check_dot(walk, at, &entry, 1),
-                _ => self.check_entry(walk, block, &entry),
+                b"." => self.check_dot(walk, at, &entry, 0, bytes),
+                b".." => self.check_dot(walk, at, &entry, 1, bytes),
+                _ => self.check_entry(walk, block, &entry, bytes),
             }
             slot = next;
         }
     }
 
-    fn check_dot(&mut self, walk: &mut Walk, at: Place, entry: &Dentry<'_>, which: usize) {
+    fn check_dot(&mut self, walk: &mut Walk, at: Place, entry: &Dentry<'_>, which: usize, bytes: &[u8]) {
         walk.dots[which] += 1;
         if walk.dots[which] > 1 {
             let name = if which == 0 { "." } else { ".." };
             self.add(Kind::DotsTwice, at, format!("a second entry {name:?} in slot {}", entry.slot));
+            walk.edit(bytes, |area| area.set_use(entry.slot, SlotUse::Free));
             return;
         }
         if which == 0 && entry.ino != walk.ino {
             self.add(Kind::DotsWrong, at, format!("\".\" names {}, must be {}", entry.ino, walk.ino));
+            let own = walk.ino;
+            walk.edit(bytes, |area| area.set_target(entry.slot, own, FileType::Directory));
         }
         if which == 1 {
             walk.parent = Some(entry.ino);
         }
         if entry.kind != Some(FileType::Directory) {
             self.add(Kind::DentryType, at, format!("the entry in slot {} is no directory", entry.slot));
+            let target = if which == 0 { walk.ino } else { entry.ino };
+            walk.edit(bytes, |area| area.set_target(entry.slot, target, FileType::Directory));
         }
     }
 
-    fn check_dots(&mut self, walk: &Walk) {
+    fn check_dots(&mut self, walk: &Walk, inode: &Arc<NodeBlock>) {
         let missing: Vec<&str> = [".", ".."]
             .into_iter()
             .zip(walk.dots)
@@ -205,61 +267,124 @@ impl Checker<'_> {
         if !missing.is_empty() {
             let known = format!("no entry {}", missing.join(" and "));
             self.add(Kind::DotsMissing, Place::Dir(walk.ino, 0), known);
+            self.enter_dots(inode, walk.dots);
         }
     }
 
     /// Checks an entry that is not a dot.
-    fn check_entry(&mut self, walk: &mut Walk, block: u64, entry: &Dentry<'_>) {
+    fn check_entry(&mut self, walk: &mut Walk, block: u64, entry: &Dentry<'_>, bytes: &[u8]) {
         let at = Place::Dir(walk.ino, block);
         self.report.sums.entries += 1;
         let shown = walk.naming.shown(entry.name);
-        if !walk.naming.is_possible(entry.name) {
+        let hash = walk.naming.hash(entry.name, entry.hash);
+        let is_possible = walk.naming.is_possible(entry.name);
+        if !is_possible {
             let known = format!("the name {shown} in slot {} has a slash or a zero", entry.slot);
             self.add(Kind::DentryName, at, known);
         }
-        let hash = walk.naming.hash(entry.name, entry.hash);
         if hash != entry.hash {
             let known = format!("{shown} has hash {:#010x}, must be {hash:#010x}", entry.hash);
             self.add(Kind::DentryHash, at, known);
         }
-        if !walk.is_inline {
-            self.check_place(walk, block, hash, &shown);
+        if !is_possible || hash != entry.hash {
+            let name = self.right_name(walk, entry);
+            let hash = walk.naming.hash(&name, entry.hash);
+            walk.edit(bytes, |area| {
+                area.set_name(entry.slot, &name);
+                area.set_hash(entry.slot, hash);
+            });
+        } else if !walk.is_inline {
+            self.check_place(walk, block, hash, &shown, entry, bytes);
         }
         if walk.hashes.len() < HASHES_MAX {
             walk.hashes.push(hash);
         }
-        self.check_target(walk, at, entry, &shown);
+        self.check_target(walk, at, entry, &shown, bytes);
     }
 
-    fn check_place(&mut self, walk: &mut Walk, block: u64, hash: u32, shown: &str) {
+    /// The name that an entry with a wrong hash or an impossible name should have: the inode may have it, and
+    /// the hash confirms it. Otherwise the stored name, with a replacement for impossible bytes.
+    fn right_name(&mut self, walk: &Walk, entry: &Dentry<'_>) -> Vec<u8> {
+        let inode = self.inode_of(entry.ino);
+        let own = inode.as_ref().map(|inode| inode.last_name()).filter(|name| {
+            name.len() == entry.name.len() && walk.naming.hash(name, !entry.hash) == entry.hash
+        });
+        if let Some(own) = own {
+            return own.to_vec();
+        }
+        let possible = |byte: &u8| if matches!(byte, b'/' | 0) { b'_' } else { *byte };
+        match walk.naming {
+            Naming::Plain | Naming::Folded => entry.name.iter().map(possible).collect(),
+            Naming::Encrypted | Naming::EncryptedFolded => entry.name.to_vec(),
+        }
+    }
+
+    fn check_place(
+        &mut self,
+        walk: &mut Walk,
+        block: u64,
+        hash: u32,
+        shown: &str,
+        entry: &Dentry<'_>,
+        bytes: &[u8],
+    ) {
         let at = Place::Dir(walk.ino, block);
+        let findings = self.report.count(Kind::DentryPlace);
         match dir_hash::level_of(block, walk.dir_level) {
             Some((level, bucket)) => {
                 let right = u64::from(hash) % dir_hash::buckets(level, walk.dir_level);
                 if right != bucket {
                     let known = format!("{shown} is in bucket {bucket} of level {level}, must be in {right}");
                     self.add(Kind::DentryPlace, at, known);
-                } else if level >= walk.depth {
-                    walk.too_deep = walk.too_deep.max(Some(level));
+                } else {
+                    walk.last_level = walk.last_level.max(level);
+                    if level >= walk.depth {
+                        walk.too_deep = walk.too_deep.max(Some(level));
+                    }
                 }
             }
             None => self.add(Kind::DentryPlace, at, format!("{shown} is in a block of no level")),
         }
+        if self.report.count(Kind::DentryPlace) > findings {
+            self.enter_again(walk, entry, bytes);
+        }
+    }
+
+    /// Takes an entry out of its area, to be entered again.
+    fn enter_again(&mut self, walk: &mut Walk, entry: &Dentry<'_>, bytes: &[u8]) {
+        if matches!(walk.naming, Naming::Encrypted | Naming::EncryptedFolded) {
+            // Only the key tells the name.
+            return;
+        }
+        let slots = entry.slot..entry.slot + slots_for(entry.name.len());
+        walk.edit(bytes, |area| slots.for_each(|slot| area.set_use(slot, SlotUse::Free)));
+        self.fix(Fix::Enter { dir: walk.ino, name: entry.name.to_vec(), ino: entry.ino });
     }
 
     /// Checks the inode that an entry names, and counts the name.
-    fn check_target(&mut self, walk: &Walk, at: Place, entry: &Dentry<'_>, shown: &str) {
+    fn check_target(&mut self, walk: &mut Walk, at: Place, entry: &Dentry<'_>, shown: &str, bytes: &[u8]) {
+        let slots = entry.slot..entry.slot + slots_for(entry.name.len());
+        let remove =
+            |area: &mut Dentries<&mut [u8]>| slots.for_each(|slot| area.set_use(slot, SlotUse::Free));
         let found = self.table.find(entry.ino.into()).filter(|found| self.table.ino(*found) == entry.ino);
         let Some(found) = found else {
             self.add(Kind::DentryInode, at, format!("{shown} names {}, which is not in use", entry.ino));
+            walk.edit(bytes, remove);
             return;
         };
+        if self.table.has(found, fact::INVALID) && self.named_kinds.len() < ODD_MAX {
+            if let Some(kind) = entry.kind {
+                self.named_kinds.insert(entry.ino, kind);
+            }
+        }
         if entry.ino == self.superblock.root_ino || self.table.has(found, fact::HIDDEN) {
             self.add(Kind::DentryInode, at, format!("{shown} names {}, which has no name", entry.ino));
+            walk.edit(bytes, remove);
             return;
         }
         if self.table.has(found, fact::ORPHAN) {
             self.add(Kind::OrphanNamed, at, format!("{shown} names {}, an orphan", entry.ino));
+            self.fix(Fix::NoOrphan(entry.ino));
         }
         self.table.take_links(found, 1);
         let was_named = self.table.has(found, fact::REACHED);
@@ -268,6 +393,9 @@ impl Checker<'_> {
         if kind.is_some() && kind != entry.kind {
             let known = format!("{shown} says {:?}, {} is {:?}", entry.kind, entry.ino, kind);
             self.add(Kind::DentryType, at, known);
+            if let Some(kind) = kind.filter(|_| !self.table.has(found, fact::INVALID)) {
+                walk.edit(bytes, |area| area.set_target(entry.slot, entry.ino, kind));
+            }
         }
         if kind == Some(FileType::Directory) {
             if let Some(own) = self.table.find(walk.ino.into()) {
@@ -276,6 +404,7 @@ impl Checker<'_> {
             if was_named {
                 let known = format!("{shown} is another name of the directory {}", entry.ino);
                 self.add(Kind::DirSecondName, at, known);
+                self.drop_second_name(entry.ino, walk.number);
             } else {
                 self.note_parent(entry.ino, walk.number);
             }
@@ -302,6 +431,7 @@ impl Checker<'_> {
                         let shown = walk.naming.shown(entry.name);
                         let known = format!("{shown} is also in block {other}");
                         checker.add(Kind::DentryTwice, at, known);
+                        checker.enter_again(walk, &entry, bytes);
                     }
                 }
             });

@@ -14,7 +14,7 @@ use f2fs::{
 };
 
 use crate::{
-    Finding, Kind,
+    Finding, Fix, Kind, Slot,
     checker::{Checker, ODD_MAX},
     links::Directory,
     nodes::as_inode,
@@ -24,7 +24,19 @@ use crate::{
 };
 
 /// Byte offset of i_links.
-const LINKS: usize = 12;
+pub const LINKS: usize = 12;
+/// Byte offset of i_size.
+pub const SIZE: usize = 16;
+/// Byte offset of i_blocks.
+pub const BLOCKS: usize = 24;
+/// Byte offset of i_current_depth.
+pub const DEPTH: usize = 72;
+/// Byte offset of i_xattr_nid.
+pub const XATTR_NID: usize = 76;
+/// Byte offset of the extent.
+pub const EXTENT: usize = 348;
+/// Byte offset of i_compr_blocks.
+pub const SAVED_BLOCKS: usize = 384;
 
 impl Checker<'_> {
     /// Checks an inode block whose footer is right.
@@ -34,6 +46,7 @@ impl Checker<'_> {
         let (parsed, wrong_checksum) = parse_node(self.format, bytes, nid, addr);
         if let Some(what) = wrong_checksum {
             self.add(Kind::InodeChecksum, at, what);
+            self.fix(Fix::Node(Slot { nid, at: 0 }, Vec::new()));
         }
         let inode = match parsed {
             Ok(inode) => inode,
@@ -61,9 +74,9 @@ impl Checker<'_> {
             }
         }
         if inode.xattr_nid() == Nid::NULL {
-            self.check_xattrs(ino, inode.inline_xattrs());
+            self.check_xattrs(&inode, None, inode.inline_xattrs());
         } else {
-            self.expect(inode.xattr_nid(), XATTR_NODE_OFFSET, ino, at);
+            self.expect(inode.xattr_nid(), XATTR_NODE_OFFSET, ino, at, Slot { nid, at: XATTR_NID });
         }
         if is_alias(&inode, self.format.features) {
             self.claim_alias(entry, ino, &inode);
@@ -73,10 +86,11 @@ impl Checker<'_> {
             self.check_addresses(&inode, nid, entry, 0, inode.layout().addrs());
         }
         let n = self.geometry.block_size.node_addrs() as u32;
-        for (child, offset) in [1, 2, 3, 4 + n, 5 + 2 * n].into_iter().enumerate() {
-            let child = inode.child(child);
+        let nids_at = self.geometry.block_size.inode_nids_at();
+        for (index, offset) in [1, 2, 3, 4 + n, 5 + 2 * n].into_iter().enumerate() {
+            let child = inode.child(index);
             if child != Nid::NULL {
-                self.expect(child, offset, ino, at);
+                self.expect(child, offset, ino, at, Slot { nid, at: nids_at + 4 * index });
             }
         }
     }
@@ -109,7 +123,7 @@ impl Checker<'_> {
             }
             if self.segments.claim(addr, Content::Data) {
                 // Files that share a device must not multiply the work.
-                self.claimed_again(addr, format!("{ino}"));
+                self.claimed_again(addr, format!("{ino}"), None);
                 self.taint(ino);
                 break;
             }

@@ -1,12 +1,12 @@
-//! A checker of F2FS volumes.
+//! A checker of F2FS volumes, and their repair.
 //!
 //! [`check`] reads a volume and compares every structure with the rules of the format and with the other
 //! structures. The result is a [`Report`]: findings as data, each with its kind, its place, the facts, the
-//! repair and its certainty.
+//! repair and its certainty. [`repair::plan`] makes a [repair](repair) of them.
 //!
-//! *Invariants*: the crate writes nothing, prints nothing, spawns nothing and does not read the clock; it has
-//! no `unsafe`. It does not use the engine: it reads the tables itself, so that an error of the engine does
-//! not hide damage. Memory is bounded: a few bits for each block, 23 bytes for each node, and tables of fixed
+//! *Invariants*: the crate prints nothing, spawns nothing and does not read the clock; it has no `unsafe`. Only
+//! [`Plan::apply`](repair::Plan::apply) and [`Undo::apply`](repair::Undo::apply) write. The check does not use
+//! the engine: it reads the tables itself, so that an error of the engine does not hide damage. Memory is bounded: a few bits for each block, 23 bytes for each node, and tables of fixed
 //! size. Work is bounded by the size of the volume: no walk follows a pointer that it cannot bound.
 //!
 //! The checks, in their order: superblocks ([`superblocks`]), checkpoint packs with their journals, summaries
@@ -17,12 +17,15 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod adopt;
+mod areas;
 mod bitmap;
 mod chain;
 mod checker;
 mod directories;
 mod files;
 mod finding;
+mod fix;
 mod inodes;
 mod kind;
 mod links;
@@ -31,9 +34,11 @@ mod names;
 mod nat;
 mod nodes;
 mod packs;
+mod parents;
 mod progress;
 mod quotas;
 mod reader;
+pub mod repair;
 mod report;
 mod segments;
 mod summaries;
@@ -44,6 +49,7 @@ mod xattrs;
 
 pub use checker::check;
 pub use finding::{Certainty, Finding, Severity};
+pub use fix::{Fix, NewBlock, Slot};
 pub use kind::Kind;
 pub use progress::{Progress, Stage};
 pub use report::{Report, Sums};

@@ -6,8 +6,9 @@ use f2fs::{
 };
 
 use crate::{
-    Certainty, Finding, Kind,
+    Certainty, Finding, Fix, Kind, Slot,
     checker::Checker,
+    inodes::LINKS,
     table::{Entry, fact},
 };
 
@@ -47,6 +48,7 @@ impl Checker<'_> {
                 None => {
                     let known = format!("the orphan list names {ino}, which is not in use");
                     self.add(Kind::OrphanInode, Place::Checkpoint(self.pack), known);
+                    self.fix(Fix::NoOrphan(ino));
                 }
             }
         }
@@ -67,6 +69,7 @@ impl Checker<'_> {
             self.table.note(entry, fact::REACHED);
         } else {
             self.add(Kind::DentryInode, Place::Inode(root), "the root directory is not in use");
+            self.fix(Fix::Root);
         }
         self.check_parents();
         self.check_cycles();
@@ -96,6 +99,9 @@ impl Checker<'_> {
             let known = format!("no directory names it{own}");
             let finding = Finding::new(Kind::InodeUnreached, Place::Inode(ino), known);
             self.report.add(finding.with_certainty(unreached));
+            // Without a link it was removed while it was open.
+            let links = self.inode_of(ino).map(|inode| inode.head().links.get());
+            self.fix(if links == Some(0) { Fix::Orphan(ino) } else { Fix::Attach(ino) });
             return;
         }
         let left = self.table.links_left(entry);
@@ -103,6 +109,8 @@ impl Checker<'_> {
             let stored = self.inode_of(ino).map_or(0, |inode| inode.head().links.get());
             let known = format!("i_links {stored}, {} found", stored.wrapping_sub(left));
             self.add(Kind::LinkCount, Place::Inode(ino), known);
+            let found = stored.wrapping_sub(left);
+            self.fix(Fix::Node(Slot { nid, at: LINKS }, found.to_le_bytes().to_vec()));
         }
     }
 
@@ -118,6 +126,7 @@ impl Checker<'_> {
             if directory.dotdot.0 != 0 && directory.dotdot != parent {
                 let known = format!("\"..\" names {}, {parent} names the directory", directory.dotdot);
                 self.add(Kind::DotsWrong, Place::Dir(directory.ino, 0), known);
+                self.set_dotdot(directory.ino, parent);
             }
         }
     }
@@ -138,6 +147,9 @@ impl Checker<'_> {
             if closes && self.leads_to(at) {
                 let ino = self.directories[at].ino;
                 self.add(Kind::DirCycle, Place::Inode(ino), "its parents lead back to it, not to the root");
+                if let Some(parent) = self.directories[at].parent {
+                    self.remove_names(self.directories[parent as usize].ino, ino, 0);
+                }
                 // Later walks must not report the cycle again.
                 self.directories[at].parent = None;
             }

@@ -9,7 +9,7 @@ use f2fs::{
 };
 
 use crate::{
-    Certainty, Finding, Kind,
+    Certainty, Finding, Fix, Kind,
     checker::{Checker, ODD_MAX},
     reader::read_runs,
     table::fact,
@@ -68,6 +68,7 @@ impl Checker<'_> {
                 let finding = Finding::new(Kind::NatAddress, Place::Nat(nid), known)
                     .repaired_by(format!("set the address to {addr}"));
                 self.report.add(finding.with_certainty(Certainty::Certain));
+                self.report.fix(Fix::Nat { nid, ino: self.table.ino(entry), addr });
                 self.table.set_addr(entry, addr);
                 self.table.forget(entry, fact::BROKEN);
                 self.check_node(nid, addr, Ok(bytes));
@@ -89,6 +90,7 @@ impl Checker<'_> {
             let known = format!("{known}; no block of the node was found");
             let finding = Finding::new(Kind::NatAddress, Place::Nat(nid), known);
             self.report.add(finding.repaired_by("free the nid"));
+            self.report.fix(Fix::Free(nid));
         }
     }
 }

@@ -15,7 +15,7 @@ use f2fs::{
 };
 
 use crate::{
-    Certainty, Finding, Kind, Stage,
+    Certainty, Finding, Fix, Kind, Slot, Stage,
     checker::{Checker, Fault, ODD_MAX},
     reader::read_runs,
     segments::Content,
@@ -69,6 +69,7 @@ impl Checker<'_> {
             Ok(bytes) => bytes,
             Err(error) => {
                 self.add(Kind::NodeUnreadable, Place::Node(nid, addr), error.to_string());
+                self.fix(Fix::Free(nid));
                 self.table.note(entry, fact::BROKEN);
                 self.segments.claim(addr, Content::Node);
                 return;
@@ -90,7 +91,7 @@ impl Checker<'_> {
         }
         self.table.note(entry, fact::SEEN);
         if self.segments.claim(addr, Content::Node) {
-            self.claimed_again(addr, format!("{nid}"));
+            self.claimed_again(addr, format!("{nid}"), None);
         }
         if let Some(owned) = owned {
             if owned.owner.nid != nid {
@@ -101,6 +102,10 @@ impl Checker<'_> {
         }
         self.check_owner(nid, entry, addr, &mut footer);
         self.check_offset(nid, entry, addr, &mut footer);
+        let stored = NodeFooter::of(bytes);
+        if (stored.nid, stored.ino, stored.offset) != (nid, footer.ino, footer.offset) {
+            self.fix(Fix::Footer { nid, ino: footer.ino, offset: footer.offset });
+        }
         let mut copy: Box<[u8]> = bytes.into();
         set_footer(&mut copy, &footer);
         self.report.sums.nodes += 1;
@@ -133,6 +138,7 @@ impl Checker<'_> {
         if footer_is_right {
             let known = format!("it says {stored}; the node's footer says {}", footer.ino);
             self.add(Kind::NatInode, Place::Nat(nid), known);
+            self.fix(Fix::Nat { nid, ino: footer.ino, addr });
             self.table.set_ino(entry, footer.ino);
             if let Some((_, offset)) = claim.filter(|(ino, _)| *ino == footer.ino) {
                 self.misclaims.remove(&nid);
@@ -184,11 +190,12 @@ impl Checker<'_> {
                     let child = Nid(u32::from_le_bytes(word.try_into().expect("four bytes")));
                     if child != Nid::NULL {
                         let offset = footer.offset + 1 + index * step;
-                        self.expect(child, offset, footer.ino, Place::Node(nid, addr));
+                        let slot = Slot { nid, at: 4 * index as usize };
+                        self.expect(child, offset, footer.ino, Place::Node(nid, addr), slot);
                     }
                 }
             }
-            Some(NodeKind::Xattr) => self.check_xattr_node(footer.ino, bytes),
+            Some(NodeKind::Xattr) => self.check_xattr_node(footer.ino, nid, bytes),
             Some(NodeKind::Inode) | None => {
                 self.add(
                     Kind::FooterOffset,
@@ -200,7 +207,7 @@ impl Checker<'_> {
     }
 
     /// Notes that a parent names a node, and checks that the node can be its child.
-    pub fn expect(&mut self, child: Nid, offset: u32, ino: Ino, at: Place) {
+    pub fn expect(&mut self, child: Nid, offset: u32, ino: Ino, at: Place, slot: Slot) {
         let kind = if offset == XATTR_NODE_OFFSET { Kind::XattrNode } else { Kind::NodeChild };
         let bad = |what: String| Finding::new(kind, at, format!("child at offset {offset}: {what}"));
         let finding = match self.table.find(child) {
@@ -225,6 +232,7 @@ impl Checker<'_> {
                 );
                 self.add(Kind::NodeTwice, at, known);
                 self.misclaim(child, ino, offset);
+                self.drop_second_parent(entry, offset, ino, slot);
                 return;
             }
             Some(entry) => {
@@ -233,9 +241,10 @@ impl Checker<'_> {
             }
         };
         if self.bad_children.len() < ODD_MAX {
-            self.bad_children.insert((ino, offset), finding);
+            self.bad_children.insert((ino, offset), (finding, slot));
         } else {
             self.report.add(finding);
+            self.fix(Fix::Node(slot, vec![0; 4]));
         }
     }
 
@@ -263,9 +272,9 @@ impl Checker<'_> {
     }
 
     /// Notes that two owners name a block.
-    pub fn claimed_again(&mut self, addr: BlockAddr, claimant: String) {
+    pub fn claimed_again(&mut self, addr: BlockAddr, claimant: String, slot: Option<Slot>) {
         if self.twice.len() < ODD_MAX {
-            self.twice.insert(addr, claimant);
+            self.twice.insert(addr, (claimant, slot));
         } else {
             self.add(Kind::BlockTwice, Place::Block(addr), format!("{claimant} and another owner name it"));
         }
@@ -274,6 +283,7 @@ impl Checker<'_> {
     /// Counts a wrong entry of a summary.
     pub fn summary_fault(&mut self, kind: Kind, addr: BlockAddr, what: &str) {
         let (segment, offset) = self.geometry.position(addr);
+        self.fix(Fix::Summary(segment));
         let is_new = !self.faults.contains_key(&(segment.0, kind));
         if is_new && self.faults.len() >= ODD_MAX {
             self.add(kind, Place::Ssa(segment), format!("the entry of block {offset} {what}"));
@@ -319,6 +329,7 @@ impl Checker<'_> {
                     at,
                     format!("node offset {own}; its parent names it at {parent}"),
                 );
+                self.fix(Fix::Footer { nid, ino, offset: parent });
                 continue;
             }
             let inode = self.table.find(ino.into());
@@ -326,26 +337,29 @@ impl Checker<'_> {
                 continue;
             }
             self.taint(ino);
-            if let Some(mut finding) = self.bad_children.remove(&(ino, own)) {
+            if let Some((mut finding, slot)) = self.bad_children.remove(&(ino, own)) {
+                self.fix(Fix::Node(slot, nid.0.to_le_bytes().to_vec()));
                 finding.known += &format!("; {nid} is the missing child");
                 finding.repair = format!("name {nid} there").into();
                 self.report.add(finding.with_certainty(Certainty::Certain));
             } else {
                 let known = format!("no parent in {ino} names it; its footer says offset {own}");
                 self.add(Kind::NodeUnreached, at, known);
+                self.attach_node(nid, ino, own);
             }
         }
         let mut rest: Vec<_> = self.bad_children.drain().collect();
         rest.sort_by_key(|(key, _)| (key.0.0, key.1));
-        for ((ino, _), finding) in rest {
+        for ((ino, _), (finding, slot)) in rest {
             self.taint(ino);
             self.report.add(finding);
+            self.fix(Fix::Node(slot, vec![0; 4]));
         }
     }
 }
 
 /// Sets numbers and offset of a footer, and keeps its other fields.
-fn set_footer(bytes: &mut [u8], footer: &NodeFooter) {
+pub fn set_footer(bytes: &mut [u8], footer: &NodeFooter) {
     let at = bytes.len() - NODE_FOOTER_BYTES;
     bytes[at..at + 4].copy_from_slice(&footer.nid.0.to_le_bytes());
     bytes[at + FOOTER_INO..at + FOOTER_INO + 4].copy_from_slice(&footer.ino.0.to_le_bytes());

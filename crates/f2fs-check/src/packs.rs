@@ -1,5 +1,7 @@
 //! The checkpoint packs: heads, copies, journals, summaries of the logs, orphans.
 
+use std::collections::BTreeMap;
+
 use f2fs::{
     Error, Place, Result,
     engine::{Geometry, Io},
@@ -32,8 +34,19 @@ pub struct Pack {
     pub orphans: Vec<Ino>,
     /// Summaries of the logs; `None` where the pack has none.
     pub summaries: [Option<Summary>; 6],
+    /// Kilobytes written to the volume, ever; 0 if the pack does not tell.
+    pub written_kilobytes: u64,
     /// Full and empty map of the NAT, if the flag is set and the maps belong to this checkpoint.
     pub nat_bits: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Pack {
+    /// Lets entries override those of the NAT, as a journal does.
+    pub fn override_nat(&mut self, entries: &BTreeMap<Nid, NatEntry>) {
+        let mut journal: BTreeMap<Nid, NatEntry> = self.nat_journal.drain(..).collect();
+        journal.extend(entries);
+        self.nat_journal = journal.into_iter().collect();
+    }
 }
 
 /// Checks both packs and returns the one that counts.
@@ -137,7 +150,17 @@ fn read_pack(io: &Io, geometry: &Geometry, sb: &Superblock, number: u8, report: 
     let orphans = parts.orphans(report);
     let summaries = parts.summaries(data_blocks);
     let nat_bits = parts.nat_bits();
-    Some(Pack { number, nat_journal, sit_journal, orphans, summaries, nat_bits, checkpoint })
+    let written_kilobytes = parts.written_kilobytes(data_blocks);
+    Some(Pack {
+        number,
+        written_kilobytes,
+        nat_journal,
+        sit_journal,
+        orphans,
+        summaries,
+        nat_bits,
+        checkpoint,
+    })
 }
 
 /// Number of summary entries of a log that the compact form stores.
@@ -280,6 +303,13 @@ impl Parts<'_> {
         let [a, b, c] = data.map(Some);
         let [d, e, f] = nodes;
         [a, b, c, d, e, f]
+    }
+
+    fn written_kilobytes(&self, data_blocks: usize) -> u64 {
+        let size = self.sb.block_size.bytes();
+        let hot = self.summary_bytes().get(data_blocks * size..(data_blocks + 1) * size);
+        let hot = hot.filter(|_| self.checkpoint.has_node_summaries());
+        hot.map_or(0, |block| Journal::parse_written(Summary::journal_of(block, self.geometry.summary)))
     }
 
     /// Reads the full and empty maps at the end of the pack's segment. Linux ignores them where the version

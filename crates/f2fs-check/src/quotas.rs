@@ -1,22 +1,27 @@
 //! Quota files, and the usage that they should have.
 
+use std::collections::BTreeMap;
+
 use f2fs::{
     Error, Place, Result,
     format::{
         checkpoint::Flags,
         inode::inline,
         node::NodeBlock,
-        quota::{self, BLOCK_BYTES, QuotaKind, Usage},
+        quota::{self, BLOCK_BYTES, Located, QuotaKind, Usage, raw::QuotaRecord},
         superblock::{Features, Superblock},
     },
     units::{BlockAddr, Ino},
 };
 use rustc_hash::FxHashMap;
+use zerocopy::FromZeros;
 
-use crate::{Kind, checker::Checker};
+use crate::{Fix, Kind, checker::Checker};
 
 /// Maximum number of users, groups or projects that are counted.
 const IDS_MAX: usize = 1 << 20;
+/// Grace time of the soft limits of a new quota file in seconds: a week, as of mkfs.f2fs.
+const GRACE_SECONDS: u32 = 7 * 24 * 3600;
 
 /// Usage by user, group and project.
 pub struct Quotas {
@@ -75,6 +80,7 @@ impl Checker<'_> {
                 None => {
                     let known = format!("the superblock names it for quota of {kind:?}, it cannot be used");
                     self.add(Kind::QuotaInode, Place::Inode(ino), known);
+                    self.renew_quota(kind, Vec::new());
                 }
             }
         }
@@ -85,11 +91,16 @@ impl Checker<'_> {
         let records = quota::records(kind, at, |block| self.quota_block(inode, block));
         let records = match records {
             Ok(records) => records,
-            Err(error) => return self.add(Kind::QuotaFile, at, error.to_string()),
+            Err(error) => {
+                self.add(Kind::QuotaFile, at, error.to_string());
+                return self.renew_quota(kind, Vec::new());
+            }
         };
         if self.quotas.gave_up || self.checkpoint.flags.has(Flags::QUOTA_NEED_FSCK) || !self.lost.is_empty() {
             return;
         }
+        let (findings, old) = (self.report.count(Kind::QuotaUsage), records.clone());
+        let all = self.quotas.usage[kind.index()].clone();
         let mut usage = std::mem::take(&mut self.quotas.usage[kind.index()]);
         for located in records {
             let record = located.record;
@@ -102,6 +113,36 @@ impl Checker<'_> {
         for (id, used) in rest {
             self.compare_usage(kind, at, id, Usage::default(), used);
         }
+        if self.report.count(Kind::QuotaUsage) > findings {
+            self.quotas.usage[kind.index()] = all;
+            self.renew_quota(kind, old);
+        }
+    }
+
+    /// Replaces the records of a quota file by the usage that was found. Limits in the old records stay.
+    fn renew_quota(&mut self, kind: QuotaKind, old: Vec<Located>) {
+        if self.quotas.gave_up || !self.lost.is_empty() {
+            return;
+        }
+        let usage = self.quotas.usage[kind.index()].iter();
+        let mut records: BTreeMap<u32, QuotaRecord> = usage
+            .map(|(id, used)| {
+                let mut record = QuotaRecord::new_zeroed();
+                record.id.set(*id);
+                record.inodes.set(used.inodes);
+                record.space.set(used.bytes);
+                (*id, record)
+            })
+            .collect();
+        for Located { record: mut limits, .. } in old {
+            let id = limits.id.get();
+            let used = self.quotas.usage[kind.index()].get(&id).copied().unwrap_or_default();
+            limits.inodes.set(used.inodes);
+            limits.space.set(used.bytes);
+            records.insert(id, limits);
+        }
+        let content = quota::encode_records(kind, (GRACE_SECONDS, GRACE_SECONDS), records.into_values());
+        self.fix(Fix::Quota { kind, content });
     }
 
     fn compare_usage(&mut self, kind: QuotaKind, at: Place, id: u32, stored: Usage, used: Usage) {

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Finding, Kind, Severity};
+use crate::{Finding, Fix, Kind, Severity};
 
 /// Maximum number of findings of one kind that are kept. The others are only counted.
 const KEPT_PER_KIND: u64 = 1000;
+/// Maximum number of fixes that are kept. The findings behind the others show again after a repair.
+const FIXES_MAX: usize = 1 << 20;
 
 /// Sums over the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,6 +31,7 @@ pub struct Sums {
 pub struct Report {
     findings: Vec<Finding>,
     counts: BTreeMap<Kind, u64>,
+    fixes: Vec<Fix>,
     /// Sums over the volume.
     pub sums: Sums,
     /// The reason why the check ended early, if it did: without a superblock or checkpoint nothing else can be
@@ -47,6 +50,11 @@ impl Report {
         self.counts.iter().map(|(kind, count)| (*kind, *count))
     }
 
+    /// Returns the number of findings of a kind.
+    pub fn count(&self, kind: Kind) -> u64 {
+        self.counts.get(&kind).copied().unwrap_or(0)
+    }
+
     /// Returns the number of findings with a severity.
     pub fn count_of(&self, severity: Severity) -> u64 {
         self.counts().filter(|(kind, _)| kind.severity() == severity).map(|(_, count)| count).sum()
@@ -55,6 +63,18 @@ impl Report {
     /// Returns true if no rule of the format is broken. There may be notices.
     pub fn is_clean(&self) -> bool {
         self.count_of(Severity::Error) == 0 && self.ended_early.is_none()
+    }
+
+    /// Returns the changes that repair the findings, in the order in which they were found. Findings in tables that
+    /// a repair computes anew have none.
+    pub fn fixes(&self) -> &[Fix] {
+        &self.fixes
+    }
+
+    pub(crate) fn fix(&mut self, fix: Fix) {
+        if self.fixes.len() < FIXES_MAX {
+            self.fixes.push(fix);
+        }
     }
 
     pub(crate) fn add(&mut self, finding: Finding) {

@@ -137,6 +137,18 @@ impl Segments {
         self.valid.get(self.index(addr))
     }
 
+    /// Returns true if a block lies in the main area and the SIT marks it as valid.
+    pub fn is_marked(&self, addr: BlockAddr) -> bool {
+        self.geometry.in_main(addr) && self.is_valid(addr)
+    }
+
+    /// Iterates over the blocks of a segment that the SIT marks as valid.
+    pub fn marked(&self, segment: SegNo) -> impl Iterator<Item = BlockAddr> + '_ {
+        let (valid, _) = self.maps(segment);
+        let offsets = (0..BLOCKS_PER_SEGMENT as usize).filter(|n| bits::msb(valid, *n));
+        offsets.map(move |offset| self.geometry.block(segment, offset as u16))
+    }
+
     /// Returns true if a node or the NAT names the block.
     pub fn is_claimed(&self, addr: BlockAddr) -> bool {
         self.claimed.get(self.index(addr))
@@ -171,6 +183,15 @@ impl Segments {
     pub fn maps(&self, segment: SegNo) -> (&[u8], &[u8]) {
         let range = segment.index() * MAP_BYTES..(segment.index() + 1) * MAP_BYTES;
         (&self.valid.bytes()[range.clone()], &self.claimed.bytes()[range])
+    }
+
+    /// Blocks that the SIT marks as valid, or that a node or the NAT names.
+    pub fn in_use(&self) -> Bitmap {
+        let mut used = self.valid.clone();
+        for (used, claimed) in used.bytes_mut().iter_mut().zip(self.claimed.bytes()) {
+            *used |= claimed;
+        }
+        used
     }
 
     /// All segments.

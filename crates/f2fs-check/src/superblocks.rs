@@ -11,7 +11,7 @@ use f2fs::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::{Finding, Kind, Report};
+use crate::{Finding, Fix, Kind, Report};
 
 /// Features that live in the extra attributes of inodes.
 const IN_EXTRA_ATTR: Features = Features(
@@ -147,5 +147,6 @@ fn errors(raw: &raw::Superblock, copy: u8, report: &mut Report) {
             "Linux recorded {errors} kinds of errors, and stopped checkpoints for the reasons {reasons:?}"
         );
         report.add(Finding::new(Kind::ErrorsRecorded, Place::Superblock(copy), known));
+        report.fix(Fix::ClearErrors);
     }
 }

@@ -2,14 +2,18 @@
 
 use f2fs::{
     Place,
-    format::{BLOCKS_PER_SEGMENT, bits, checkpoint::LogPosition, sit::SegmentType, superblock::Features},
+    format::{
+        BLOCKS_PER_SEGMENT, bits, checkpoint::LogPosition, node::NodeFooter, sit::SegmentType,
+        superblock::Features,
+    },
     units::{BlockAddr, Ino, Nid, SegNo},
 };
 
 use crate::{
-    Certainty, Finding, Kind,
+    Certainty, Finding, Fix, Kind, NewBlock, Slot,
     addresses::Odd,
     checker::Checker,
+    inodes::{BLOCKS, SAVED_BLOCKS},
     segments::Content,
     table::{Entry, fact},
 };
@@ -34,6 +38,7 @@ impl Checker<'_> {
     /// Draws all conclusions.
     pub fn conclude(&mut self) {
         self.conclude_nodes();
+        self.conclude_invalid();
         self.conclude_lost();
         let unused = self.find_originals();
         self.conclude_addresses();
@@ -41,6 +46,16 @@ impl Checker<'_> {
         self.conclude_segments(unused);
         self.conclude_counts();
         self.conclude_sums();
+    }
+
+    /// Has the fields of invalid inodes restored.
+    fn conclude_invalid(&mut self) {
+        let nodes = self.table.iter().filter(|(_, entry)| self.table.has(*entry, fact::INVALID));
+        let invalid: Vec<Ino> = nodes.map(|(nid, _)| Ino::from(nid)).collect();
+        for ino in invalid {
+            let kind = self.named_kinds.get(&ino).copied();
+            self.fix(Fix::Mend(ino, kind));
+        }
     }
 
     /// Collects the valid blocks that nothing names, by segment. A block whose summary names an odd address
@@ -75,6 +90,7 @@ impl Checker<'_> {
             let finding = Finding::new(Kind::BlockAddress, Place::File(odd.ino, odd.block), known)
                 .repaired_by(format!("set the address to {original}"));
             self.report.add(finding.with_certainty(Certainty::Certain));
+            self.report.fix(Fix::Node(odd.slot, original.0.to_le_bytes().to_vec()));
             if self.geometry.in_main(odd.addr) {
                 let shared = self.twice.remove(&odd.addr).is_some();
                 if !shared && !self.segments.is_valid(odd.addr) {
@@ -88,9 +104,11 @@ impl Checker<'_> {
                 None => {
                     let known = format!("it names {}, outside the main area", odd.addr);
                     self.add(Kind::BlockAddress, Place::File(odd.ino, odd.block), known);
+                    self.fix(Fix::Node(odd.slot, vec![0; 4]));
                 }
                 Some(_) if self.twice.contains_key(&odd.addr) => {
-                    let claimant = self.twice.remove(&odd.addr).unwrap_or_default();
+                    let (claimant, _) = self.twice.remove(&odd.addr).unwrap_or_default();
+                    self.separate(odd.addr, odd.slot);
                     let known = format!(
                         "block {} of {} and {claimant} name it; the summary does not confirm the first",
                         odd.block, odd.ino
@@ -100,10 +118,24 @@ impl Checker<'_> {
                 Some((kind, what)) => self.summary_fault(kind, odd.addr, &what),
             }
         }
-        let mut twice: Vec<(BlockAddr, String)> = self.twice.drain().collect();
-        twice.sort();
-        for (addr, claimant) in twice {
+        let mut twice: Vec<(BlockAddr, (String, Option<Slot>))> = self.twice.drain().collect();
+        twice.sort_by_key(|(addr, _)| *addr);
+        for (addr, (claimant, slot)) in twice {
             self.add(Kind::BlockTwice, Place::Block(addr), format!("{claimant} and another owner name it"));
+            if let Some(slot) = slot {
+                self.separate(addr, slot);
+            }
+        }
+    }
+
+    /// Gives one of two owners of a block a copy of it; an address in a node's block is cleared.
+    fn separate(&mut self, addr: BlockAddr, slot: Slot) {
+        let footer = self.cache.block(&self.io, addr).map(|bytes| NodeFooter::of(&bytes));
+        let node = footer.ok().and_then(|footer| self.table.find(footer.nid));
+        if node.is_some_and(|entry| self.table.addr(entry) == addr) {
+            self.fix(Fix::Node(slot, vec![0; 4]));
+        } else {
+            self.fix(Fix::Block(slot, NewBlock::Copy(addr)));
         }
     }
 
@@ -123,6 +155,7 @@ impl Checker<'_> {
                 let content = self.segments.content(segment);
                 let known = format!("the footer says the opposite of its blocks: {content:?}");
                 self.add(Kind::SummaryFooter, Place::Ssa(segment), known);
+                self.fix(Fix::Summary(segment));
             }
         }
         let mut unreadable = std::mem::take(&mut self.summaries.unreadable);
@@ -130,6 +163,7 @@ impl Checker<'_> {
         unreadable.dedup();
         for segment in unreadable {
             self.add(Kind::SummaryUnreadable, Place::Ssa(segment), "it cannot be read");
+            self.fix(Fix::Summary(segment));
         }
     }
 
@@ -193,6 +227,7 @@ impl Checker<'_> {
             let stored = self.inode_of(ino).map_or(0, |inode| inode.head().blocks.get());
             let found = (stored.wrapping_sub(left)) as u32;
             self.add(Kind::BlockCount, Place::Inode(ino), format!("i_blocks {stored}, {found} found"));
+            self.fix(Fix::Node(Slot { nid, at: BLOCKS }, u64::from(found).to_le_bytes().to_vec()));
         }
         let mut saved: Vec<(Ino, i64)> = self.saved.drain().filter(|(_, left)| *left != 0).collect();
         saved.sort_unstable();
@@ -202,6 +237,8 @@ impl Checker<'_> {
                 let stored = self.inode_of(ino).and_then(|inode| inode.saved_blocks()).unwrap_or(0) as i64;
                 let known = format!("i_compr_blocks {stored}, {} found", stored - left);
                 self.add(Kind::SavedBlocks, Place::Inode(ino), known);
+                let found = u64::try_from(stored - left).unwrap_or(0);
+                self.fix(Fix::Node(Slot { nid: ino.into(), at: SAVED_BLOCKS }, found.to_le_bytes().to_vec()));
             }
         }
     }

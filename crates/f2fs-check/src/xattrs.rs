@@ -3,27 +3,37 @@
 use f2fs::{
     Error, Place,
     format::{
+        NodeBlock,
         block_size::NODE_FOOTER_BYTES,
+        inode::inline,
         xattr::{self, HEADER_BYTES},
     },
-    units::Ino,
+    units::{Ino, Nid},
 };
 
-use crate::{Kind, checker::Checker};
+use crate::{Fix, Kind, Slot, checker::Checker};
 
 impl Checker<'_> {
     /// Checks the attributes of an inode: the area in the inode, and the payload of the xattr node after it.
-    pub fn check_xattrs(&mut self, ino: Ino, stream: &[u8]) {
-        let at = Place::Xattr(ino);
+    ///
+    /// `node` is the xattr node, if there is one.
+    pub fn check_xattrs(&mut self, inode: &NodeBlock, node: Option<Nid>, stream: &[u8]) {
+        let at = Place::Xattr(inode.ino());
         let entries = match xattr::entries(stream, at) {
             Ok(entries) => entries,
-            Err(error) => return self.add(Kind::XattrInvalid, at, text(&error)),
+            Err(error) => {
+                self.add(Kind::XattrInvalid, at, text(&error));
+                return self.restore_header(inode, node, stream);
+            }
         };
         let mut end = HEADER_BYTES;
         for entry in entries {
             match entry {
                 Ok(entry) => end += entry.stored_bytes(),
-                Err(error) => return self.add(Kind::XattrInvalid, at, text(&error)),
+                Err(error) => {
+                    self.add(Kind::XattrInvalid, at, text(&error));
+                    return self.clear_xattrs(inode, node, stream, end);
+                }
             }
         }
         let has_header = stream.first_chunk::<4>().is_some_and(|magic| *magic != [0; 4]);
@@ -31,15 +41,53 @@ impl Checker<'_> {
         if let Some(first) = rest.iter().position(|byte| *byte != 0) {
             let known = format!("byte {} after the last entry is not zero", end + first);
             self.add(Kind::XattrTail, at, known);
+            self.clear_xattrs(inode, node, stream, end);
+        }
+    }
+
+    /// Restores the header of a stream if entries follow it; otherwise clears the stream.
+    fn restore_header(&mut self, inode: &NodeBlock, node: Option<Nid>, stream: &[u8]) {
+        let mut restored = stream.to_vec();
+        let header = xattr::build([xattr::Entry { index: xattr::index::USER, name: b"", value: b"" }]);
+        if restored.len() < HEADER_BYTES {
+            return self.clear_xattrs(inode, node, stream, 0);
+        }
+        restored[..HEADER_BYTES].copy_from_slice(&header[..HEADER_BYTES]);
+        let entries = xattr::entries(&restored, Place::Volume).map(|entries| entries.collect::<Vec<_>>());
+        let is_good = entries.is_ok_and(|entries| !entries.is_empty() && entries.iter().all(Result::is_ok));
+        if is_good {
+            self.put_xattrs(inode, node, 0, &header[..HEADER_BYTES]);
+        } else {
+            self.clear_xattrs(inode, node, stream, 0);
+        }
+    }
+
+    fn clear_xattrs(&mut self, inode: &NodeBlock, node: Option<Nid>, stream: &[u8], from: usize) {
+        if let Some(rest) = stream.len().checked_sub(from) {
+            self.put_xattrs(inode, node, from, &vec![0; rest]);
+        }
+    }
+
+    /// Overwrites bytes of a stream, which lie in the inode and after that in the node.
+    fn put_xattrs(&mut self, inode: &NodeBlock, node: Option<Nid>, from: usize, bytes: &[u8]) {
+        let inline = if inode.has_inline(inline::XATTR) { inode.layout().inline_xattr_range() } else { 0..0 };
+        let in_inode = inline.len().saturating_sub(from).min(bytes.len());
+        if in_inode > 0 {
+            let slot = Slot { nid: inode.nid(), at: inline.start + from };
+            self.fix(Fix::Node(slot, bytes[..in_inode].to_vec()));
+        }
+        if let (Some(nid), true) = (node, in_inode < bytes.len()) {
+            let at = from + in_inode - inline.len();
+            self.fix(Fix::Node(Slot { nid, at }, bytes[in_inode..].to_vec()));
         }
     }
 
     /// Checks the attributes of an inode with an xattr node, given the node.
-    pub fn check_xattr_node(&mut self, ino: Ino, bytes: &[u8]) {
+    pub fn check_xattr_node(&mut self, ino: Ino, nid: Nid, bytes: &[u8]) {
         let Some(inode) = self.inode_of(ino) else { return };
         let payload = &bytes[..bytes.len() - NODE_FOOTER_BYTES];
         let stream = [inode.inline_xattrs(), payload].concat();
-        self.check_xattrs(ino, &stream);
+        self.check_xattrs(&inode, Some(nid), &stream);
     }
 }
 

@@ -10,7 +10,7 @@ const AFTER: &str = "Exit codes:
   1    failure; standard error gives the reason
   2    the arguments are invalid; nothing was done
   130  interrupted
-fsck has those of fsck(8): 0, 4, 8, 16.
+fsck has those of fsck(8): 0, 1, 4, 8, 16.
 
 Each verb has --help with examples. `flashkit man DIR` writes a man page for each, with flashkit-filling(7) on sources,
 owners and reproducible images and flashkit-json(7) on --json.

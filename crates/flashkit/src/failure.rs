@@ -60,12 +60,12 @@ fn advice(error: &Error) -> Option<&'static str> {
         }
         // With most damage in these places the volume cannot be opened, so nothing can be exported.
         Error::Corrupt { at: Place::Superblock(_) | Place::Checkpoint(_), .. } => Some(
-            "flashkit rescue saves the files, and flashkit fsck lists all damage; copy a truncated \
-             image again",
+            "flashkit rescue saves the files, and flashkit fsck lists all damage and repairs it with -y if \
+             possible; copy a truncated image again",
         ),
         Error::Corrupt { .. } => Some(
             "the volume is damaged: flashkit export -k saves all readable files, flashkit fsck lists all \
-             damage, and fsck.f2fs -f repairs it",
+             damage, and repairs it with -y",
         ),
         Error::Lost { source, .. } => advice(source),
         Error::NoInodes => Some(

@@ -130,6 +130,11 @@ pub fn open_device(source: &Source) -> Result<Arc<dyn Device>> {
     Ok(open_image(source, OpenOptions::default())?.device())
 }
 
+/// Opens an image for changes. Another user of it is an error.
+pub fn open_device_to_write(source: &Source) -> Result<Arc<dyn Device>> {
+    Ok(open_image(source, OpenOptions { write: true, direct: false })?.device())
+}
+
 /// Opens an image. For reading, opens it even if another process writes to it, with a warning.
 pub fn open_image(source: &Source, how: OpenOptions) -> Result<image::Image> {
     let image = image::Image::open(source, how).with_context(|| source.to_string())?;
@@ -297,7 +302,9 @@ pub fn close(mut volume: Engine, image: &Path) -> Result<()> {
     volume.unmount().with_context(|| image.display().to_string())?;
     if volume.io().met_damage() && volume.asks_for_fsck() {
         let image = image.display();
-        notice!("flashkit: {image}: found damage and left it unchanged; repair it with fsck.f2fs -f {image}");
+        notice!(
+            "flashkit: {image}: found damage and left it unchanged; flashkit fsck {image} lists it, and repairs it with -y"
+        );
     }
     Ok(())
 }

@@ -70,11 +70,60 @@ fn failures_have_exit_code_8_and_calls_without_sense_16() {
     assert_eq!(code, Some(8));
     assert!(message.contains("missing.img"), "{message}");
     assert_eq!(fsck(dir, &[]).0, Some(16));
-    let before = fs::read(dir.join("v.img")).unwrap();
+    assert_eq!(fsck(dir, &["-p", "-y", "v.img"]).0, Some(16));
+    assert_eq!(fsck(dir, &["-n", "-y", "v.img"]).0, Some(16));
+}
+
+#[test]
+fn a_repair_has_exit_code_1_and_undo_brings_the_damaged_image_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    let sound = fs::read(dir.join("v.img")).unwrap();
     for option in ["-a", "-p", "-y"] {
-        let (code, _, message) = fsck(dir, &[option, "v.img"]);
-        assert_eq!(code, Some(16), "{option}");
-        assert!(message.contains("fsck.f2fs"), "{option} says what repairs: {message}");
+        assert_eq!(fsck(dir, &[option, "v.img"]).0, Some(0), "{option}: there is nothing to repair");
     }
+    assert!(fs::read(dir.join("v.img")).unwrap() == sound, "a clean volume is not written");
+
+    damage(&dir.join("v.img"), "/large");
+    let before = fs::read(dir.join("v.img")).unwrap();
+    let (code, printed, _) = fsck(dir, &["-n", "v.img"]);
+    assert_eq!(code, Some(4), "{printed}");
+    assert!(printed.contains("nothing was written"), "{printed}");
+    let (code, printed, _) = fsck(dir, &["-p", "v.img"]);
+    assert_eq!(code, Some(4), "a person has to decide: {printed}");
     assert!(fs::read(dir.join("v.img")).unwrap() == before);
+
+    let (code, printed, message) = fsck(dir, &["-y", "--undo", "v.undo", "v.img"]);
+    assert_eq!(code, Some(1), "{printed}{message}");
+    assert_eq!(fsck(dir, &["v.img"]).0, Some(0));
+    let repaired = fs::read(dir.join("v.img")).unwrap();
+    let (code, printed, _) = fsck(dir, &["--undo", "v.undo", "v.img"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(fs::read(dir.join("v.img")).unwrap() == before, "every byte is back");
+
+    // An undo file is not overwritten, and then nothing is repaired.
+    assert_eq!(fsck(dir, &["-y", "--undo", "v.undo", "v.img"]).0, Some(8));
+    assert!(fs::read(dir.join("v.img")).unwrap() == before);
+    // A volume that was changed after the repair stays as it is.
+    fs::write(dir.join("v.img"), &repaired).unwrap();
+    ok(dir, &["mkdir", "v.img:/new"]);
+    let changed = fs::read(dir.join("v.img")).unwrap();
+    let (code, _, message) = fsck(dir, &["--undo", "v.undo", "v.img"]);
+    assert_eq!(code, Some(8));
+    assert!(message.contains("changed after the repair"), "{message}");
+    assert!(fs::read(dir.join("v.img")).unwrap() == changed);
+}
+
+#[test]
+fn a_certain_repair_is_made_without_a_person() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    let image = fs::File::options().write(true).open(dir.join("v.img")).unwrap();
+    image.write_all_at(&[0; 4], 1024).unwrap();
+    let (code, printed, _) = fsck(dir, &["-p", "--json", "v.img"]);
+    let report: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((code, report["repair"]["state"].as_str()), (Some(1), Some("done")), "{printed}");
+    assert_eq!(fsck(dir, &["v.img"]).0, Some(0));
 }

@@ -255,13 +255,13 @@ fn damage_is_reported_once_in_each_mount() {
     let told = String::from_utf8(ended.stderr).unwrap();
     assert!(ended.status.success(), "{told}");
     let image = place.image();
-    assert!(told.contains(&format!("fsck.f2fs -f {}\n", image.display())), "{told}");
+    assert!(told.contains(&format!("flashkit fsck {}\n", image.display())), "{told}");
     assert_eq!(told.matches("found damage").count(), 1, "{told}");
 
     let again = place.call_mount("ro");
     succeeded(&again);
     let told = String::from_utf8(again.stderr).unwrap();
-    assert!(told.contains("damage was found earlier") && told.contains("fsck.f2fs -f"), "{told}");
+    assert!(told.contains("damage was found earlier") && told.contains("flashkit fsck"), "{told}");
     place.unmount();
 }
 
@@ -362,7 +362,7 @@ fn a_volume_without_a_root_is_not_mounted() {
     let refused = place.call_mount("");
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("corrupt node 3") && said.contains("fsck.f2fs"), "{said}");
+    assert!(said.contains("corrupt node 3") && said.contains("flashkit fsck"), "{said}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::Damage { image } => {
-                write!(f, "found damage and left it unchanged; unmount it and run fsck.f2fs -f {image}")
+                write!(f, "found damage and left it unchanged; unmount it and run flashkit fsck {image}")
             }
             Event::InternalError(message) => {
                 write!(f, "a request failed because of an internal error: {message}")

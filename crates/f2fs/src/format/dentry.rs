@@ -71,6 +71,15 @@ impl Division {
     }
 }
 
+/// State of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotUse {
+    /// The slot belongs to an entry.
+    Used,
+    /// The slot can be taken.
+    Free,
+}
+
 /// One entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dentry<'a> {
@@ -252,6 +261,36 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
             self.mark_free(freed);
         }
         Ok(())
+    }
+
+    /// Marks a slot as used or free, whatever it contains: for repairs of damaged entries.
+    ///
+    /// # Panics
+    /// If there is no such slot: a bug of the caller.
+    pub fn set_use(&mut self, slot: usize, used: SlotUse) {
+        assert!(slot < self.division.slots, "slot {slot} of {}", self.division.slots);
+        match used {
+            SlotUse::Used => self.mark_used(slot),
+            SlotUse::Free => self.mark_free(slot),
+        }
+    }
+
+    /// Sets the hash of an entry.
+    ///
+    /// # Panics
+    /// If there is no such slot: a bug of the caller.
+    pub fn set_hash(&mut self, slot: usize, hash: u32) {
+        self.raw_mut(slot).hash.set(hash);
+    }
+
+    /// Replaces the name of an entry by one of the same length.
+    ///
+    /// # Panics
+    /// If the entry has a name of another length: a bug of the caller.
+    pub fn set_name(&mut self, slot: usize, name: &[u8]) {
+        assert_eq!(usize::from(self.raw(slot).name_len.get()), name.len(), "the length stays");
+        let from = self.division.names_at + slot * NAME_SLOT_BYTES;
+        self.bytes.as_mut()[from..from + name.len()].copy_from_slice(name);
     }
 
     /// Enters "." and ".." into an empty area: slots 0 and 1.

@@ -31,7 +31,7 @@ mod lzo;
 pub mod nat;
 pub mod node;
 pub mod node_path;
-pub(crate) mod orphan;
+pub mod orphan;
 pub mod quota;
 pub mod sit;
 pub mod summary;

@@ -24,17 +24,23 @@ pub(crate) fn parse(block: &[u8], size: BlockSize, pack: u8) -> Result<Vec<Ino>>
 }
 
 /// Returns the number of blocks for `count` orphans.
-pub(crate) fn blocks(count: usize, size: BlockSize) -> usize {
+#[must_use]
+pub fn blocks(count: usize, size: BlockSize) -> usize {
     count.div_ceil(size.orphans())
 }
 
 /// Returns the maximum number of orphans in a checkpoint pack, beside two heads and six summaries.
-pub(crate) fn most(cp_payload: u32, size: BlockSize) -> usize {
+#[must_use]
+pub fn most(cp_payload: u32, size: BlockSize) -> usize {
     (BLOCKS_PER_SEGMENT - 2 - 6 - cp_payload) as usize * size.orphans()
 }
 
 /// Encodes the orphan blocks for `inos`, one after the other.
-pub(crate) fn encode(inos: &[Ino], size: BlockSize) -> Vec<u8> {
+///
+/// # Panics
+/// If there are more than fit into a pack: a bug of the caller.
+#[must_use]
+pub fn encode(inos: &[Ino], size: BlockSize) -> Vec<u8> {
     let number = |count: usize| u16::try_from(count).expect("the capacity of a pack fits into 16 bits");
     let total = blocks(inos.len(), size);
     let mut bytes = vec![0; total * size.bytes()];

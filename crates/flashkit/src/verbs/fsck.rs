@@ -1,23 +1,32 @@
-//! `fsck`: a check of a volume, which only reads.
+//! `fsck`: a check of a volume, and its repair.
+
+mod printed;
 
 use std::{
     ffi::OsString,
-    io::{self, Write},
+    fs::File,
+    io::{BufReader, BufWriter, Write},
+    path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
 };
 
 use anyhow::{Context, Result};
-use f2fs::{Error, Place};
-use f2fs_check::{Finding, Report, Severity};
-use serde::Serialize;
+use block::Device;
+use f2fs::Error;
+use f2fs_check::{
+    Certainty, Progress, Report,
+    repair::{Plan, Planned, Undo},
+};
+use printed::Printed;
 
 use crate::{
-    failure,
-    notice::notice,
-    progress, render,
-    target::{Image, open_device, with_content},
+    clock, failure, progress, render,
+    target::{Image, open_device, open_device_to_write, with_content},
 };
 
+/// Exit code: findings were corrected.
+const CORRECTED: u8 = 1;
 /// Exit code: findings are left uncorrected.
 const UNCORRECTED: u8 = 4;
 /// Exit code: the check itself failed.
@@ -27,35 +36,49 @@ const USAGE: u8 = 16;
 
 /// Arguments of `fsck`.
 #[derive(clap::Args)]
-#[command(after_help = "Exit codes, as of fsck(8):
+#[command(
+    after_help = "Without -p and -y, nothing is written to the volume. A repair is planned as a whole, checked, \
+and then made by one checkpoint: a power cut leaves the old volume or the repaired one. Files without a name go back \
+to their directory if that is certain, else to lost+found. --undo saves what the repair overwrites.
+
+Exit codes, as of fsck(8):
   0   no finding, or only notices
-  4   there are findings
-  8   the check failed, for example because there is no volume
+  1   there were findings, and all are repaired
+  4   there are findings, and none was repaired
+  8   the check failed, for example because there is no volume, or it is in use
   16  the call makes no sense
 
 A notice is a state that the next mount resolves, such as an fsync after the last checkpoint.
 
 Examples:
   flashkit fsck card.img
-  flashkit fsck /dev/mmcblk0p2 --json | jq -r '.findings[] | .kind'")]
+  flashkit fsck -n card.img
+  flashkit fsck -y --undo card.undo card.img
+  flashkit fsck --undo card.undo card.img
+  flashkit fsck /dev/mmcblk0p2 --json | jq -r '.findings[] | .kind'"
+)]
 pub struct Args {
     #[command(flatten)]
     image: Image,
-    /// Only look; this is the default.
-    #[arg(short = 'n', conflicts_with_all = ["auto", "preen", "yes"])]
+    /// Only look, and print the plan of a repair.
+    #[arg(short = 'n', conflicts_with_all = ["auto", "preen", "yes", "undo"])]
     no: bool,
     /// Check even if the volume is marked as clean; every check does.
     #[arg(short, long)]
     force: bool,
-    /// Repair without questions: not supported yet.
-    #[arg(short = 'a', hide = true)]
+    /// The same as -p.
+    #[arg(short = 'a', conflicts_with = "yes")]
     auto: bool,
-    /// Repair what is safe: not supported yet.
-    #[arg(short = 'p', hide = true)]
+    /// Repair if every repair is certain; otherwise say that a person is needed.
+    #[arg(short = 'p', conflicts_with = "yes")]
     preen: bool,
-    /// Repair everything: not supported yet.
-    #[arg(short = 'y', hide = true)]
+    /// Repair everything that can be repaired.
+    #[arg(short = 'y')]
     yes: bool,
+    /// With -p or -y, save the bytes that the repair overwrites in a new file. Without them, bring the bytes in the
+    /// file back.
+    #[arg(long, value_name = "FILE")]
+    undo: Option<PathBuf>,
     /// Print no progress.
     #[arg(short, long)]
     quiet: bool,
@@ -64,47 +87,60 @@ pub struct Args {
     json: bool,
 }
 
+/// Changes that the call allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// A check.
+    Look,
+    /// A check and a plan.
+    Plan,
+    /// A repair in which everything is certain.
+    Safe,
+    /// Every repair.
+    All,
+}
+
+/// The result of a repair.
+enum Repair {
+    /// The volume cannot be repaired, for this reason.
+    Refused(String),
+    /// It could be repaired so.
+    Planned(Plan),
+    /// It could be repaired so, and a person has to decide.
+    NeedsPerson(Plan),
+    /// It is repaired.
+    Done(Plan),
+}
+
 /// Returns the exit code of a usage error, if the call is one of `fsck`.
 pub fn usage_code(arguments: &[OsString]) -> Option<u8> {
     arguments.get(1).is_some_and(|verb| verb == "fsck").then_some(USAGE)
 }
 
-/// Checks the volume and prints the findings.
+/// Checks the volume, repairs it if that is asked for, and prints the findings.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if args.auto || args.preen || args.yes {
-        let image = args.image.image.display();
-        notice!(
-            "flashkit: {image}: fsck only looks so far, and changes nothing; fsck.f2fs -f {image} repairs, after a copy of \
-             the image is made"
-        );
-        return Ok(ExitCode::from(USAGE));
-    }
-    let report = match check(args) {
-        Ok(report) => report,
-        Err(error) => {
-            failure::tell(&with_content(&args.image.further.range.of(&args.image.image), error));
-            return Ok(ExitCode::from(OPERATIONAL));
-        }
+    let mode = match (args.yes, args.preen || args.auto, args.no) {
+        (true, ..) => Mode::All,
+        (_, true, _) => Mode::Safe,
+        (.., true) => Mode::Plan,
+        _ => Mode::Look,
     };
-    let printed = Printed::of(&report);
-    render::print(&printed, args.json, |printed, out| printed.text(&report, out))?;
-    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(UNCORRECTED) })
+    let done = match &args.undo {
+        Some(file) if mode == Mode::Look => bring_back(args, file).map(|()| ExitCode::SUCCESS),
+        _ => check(args, mode),
+    };
+    Ok(done.unwrap_or_else(|error| {
+        failure::tell(&with_content(&args.image.further.range.of(&args.image.image), error));
+        ExitCode::from(OPERATIONAL)
+    }))
 }
 
-fn check(args: &Args) -> Result<Report> {
+fn check(args: &Args, mode: Mode) -> Result<ExitCode> {
+    let device = open(args, mode)?;
     let name = || args.image.image.display().to_string();
-    let sources = args.image.further.sources(&args.image.image);
-    let devices = sources.iter().map(open_device).collect::<Result<Vec<_>>>()?;
-    let first = devices[0].clone();
-    let alone = devices.len() == 1;
-    let device = match f2fs::engine::join(devices) {
-        // The check says what is wrong with the superblocks.
-        Err(Error::Corrupt { .. } | Error::Io { .. }) if alone => first,
-        joined => joined.with_context(name)?,
-    };
     let bar = progress::stages(args.quiet);
     let mut stage = None;
-    let report = f2fs_check::check(device, &mut |at| {
+    let mut show = |at: Progress| {
         if stage != Some(at.stage) {
             stage = Some(at.stage);
             bar.set_prefix(at.stage.name());
@@ -112,156 +148,78 @@ fn check(args: &Args) -> Result<Report> {
             bar.set_length(at.total_bytes);
         }
         bar.set_position(at.done_bytes);
-    });
+    };
+    let found = match mode {
+        Mode::Look => f2fs_check::check(device.clone(), &mut show).map(|report| (report, None)),
+        _ => f2fs_check::repair::plan(&device, clock::now(), &mut show).map(divide),
+    };
     bar.finish_and_clear();
-    report.with_context(name)
-}
-
-/// The result in its printed form.
-#[derive(Serialize)]
-struct Printed {
-    clean: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ended_early: Option<String>,
-    errors: u64,
-    notices: u64,
-    findings: Vec<PrintedFinding>,
-    counts: serde_json::Map<String, serde_json::Value>,
-    blocks: u64,
-    nodes: u64,
-    inodes: u64,
-    directories: u64,
-    entries: u64,
-    free_segments: u64,
-}
-
-/// A finding in its printed form.
-#[derive(Serialize)]
-struct PrintedFinding {
-    kind: &'static str,
-    severity: &'static str,
-    place: PrintedPlace,
-    known: String,
-    rule: &'static str,
-    repair: String,
-    certainty: String,
-}
-
-/// A place in its printed form: as text, and its numbers.
-#[derive(Serialize, Default)]
-struct PrintedPlace {
-    text: String,
-    structure: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    copy: Option<u8>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    nid: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inode: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    segment: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file_block: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    address: Option<u32>,
-}
-
-impl PrintedPlace {
-    fn of(place: Place) -> PrintedPlace {
-        let mut printed = PrintedPlace { text: place.to_string(), ..PrintedPlace::default() };
-        match place {
-            Place::Superblock(copy) => (printed.structure, printed.copy) = ("superblock", Some(copy)),
-            Place::Checkpoint(pack) => (printed.structure, printed.copy) = ("checkpoint", Some(pack)),
-            Place::Nat(nid) => (printed.structure, printed.nid) = ("nat", Some(nid.0)),
-            Place::Sit(segment) => (printed.structure, printed.segment) = ("sit", Some(segment.0)),
-            Place::Ssa(segment) => (printed.structure, printed.segment) = ("summary", Some(segment.0)),
-            Place::Node(nid, addr) => {
-                (printed.structure, printed.nid, printed.address) = ("node", Some(nid.0), Some(addr.0));
+    let (report, mut repair) = found.with_context(name)?;
+    let is_allowed = |plan: &Plan| mode == Mode::All || plan.certainty() == Certainty::Certain;
+    repair = match repair {
+        Some(Repair::Planned(plan)) if mode == Mode::Plan => Some(Repair::Planned(plan)),
+        Some(Repair::Planned(plan)) if !is_allowed(&plan) => Some(Repair::NeedsPerson(plan)),
+        Some(Repair::Planned(plan)) => {
+            if let Some(file) = &args.undo {
+                save_undo(&plan, &*device, file)?;
             }
-            Place::Inode(ino) => (printed.structure, printed.inode) = ("inode", Some(ino.0)),
-            Place::Xattr(ino) => (printed.structure, printed.inode) = ("xattr", Some(ino.0)),
-            Place::Dir(ino, block) => {
-                (printed.structure, printed.inode, printed.file_block) =
-                    ("directory", Some(ino.0), Some(block));
-            }
-            Place::File(ino, block) => {
-                (printed.structure, printed.inode, printed.file_block) = ("file", Some(ino.0), Some(block));
-            }
-            Place::Block(addr) => (printed.structure, printed.address) = ("block", Some(addr.0)),
-            Place::Volume => printed.structure = "volume",
+            plan.apply(&*device).with_context(name)?;
+            Some(Repair::Done(plan))
         }
-        printed
+        other => other,
+    };
+    let code = match &repair {
+        _ if report.is_clean() => ExitCode::SUCCESS,
+        Some(Repair::Done(_)) => ExitCode::from(CORRECTED),
+        _ => ExitCode::from(UNCORRECTED),
+    };
+    let printed = Printed::of(&report, repair.as_ref());
+    render::print(&printed, args.json, |printed, out| printed.text(&report, out))?;
+    Ok(code)
+}
+
+/// Divides a plan into the first check and the repair.
+fn divide(planned: Planned) -> (Report, Option<Repair>) {
+    match planned {
+        Planned::Clean(report) => (report, None),
+        Planned::Repair(plan) => (plan.report.clone(), Some(Repair::Planned(plan))),
+        Planned::Refused(refusal) => (refusal.report, Some(Repair::Refused(refusal.reason))),
     }
 }
 
-fn severity(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Notice => "notice",
-        Severity::Error => "error",
+/// Opens the devices of the volume as one.
+fn open(args: &Args, mode: Mode) -> Result<Arc<dyn Device>> {
+    let open = match mode {
+        Mode::Look | Mode::Plan => open_device,
+        Mode::Safe | Mode::All => open_device_to_write,
+    };
+    let sources = args.image.further.sources(&args.image.image);
+    let devices = sources.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let first = devices[0].clone();
+    let alone = devices.len() == 1;
+    match f2fs::engine::join(devices) {
+        // The check says what is wrong with the superblocks.
+        Err(Error::Corrupt { .. } | Error::Io { .. }) if alone => Ok(first),
+        joined => joined.with_context(|| args.image.image.display().to_string()),
     }
 }
 
-impl PrintedFinding {
-    fn of(finding: &Finding) -> PrintedFinding {
-        PrintedFinding {
-            kind: finding.kind.name(),
-            severity: severity(finding.kind.severity()),
-            place: PrintedPlace::of(finding.at),
-            known: finding.known.clone(),
-            rule: finding.kind.rule(),
-            repair: finding.repair.to_string(),
-            certainty: finding.certainty.to_string(),
-        }
-    }
+/// Saves the bytes that a repair overwrites, in a file that does not exist yet.
+fn save_undo(plan: &Plan, device: &dyn Device, path: &Path) -> Result<()> {
+    let name = || path.display().to_string();
+    let undo = Undo::of(plan.requests(), device)?;
+    let file = File::create_new(path).with_context(name)?;
+    let mut out = BufWriter::new(&file);
+    undo.store(&mut out).and_then(|()| out.flush()).with_context(name)?;
+    drop(out);
+    file.sync_all().with_context(name)
 }
 
-impl Printed {
-    fn of(report: &Report) -> Printed {
-        let sums = report.sums;
-        Printed {
-            clean: report.is_clean(),
-            ended_early: report.ended_early.clone(),
-            errors: report.count_of(Severity::Error),
-            notices: report.count_of(Severity::Notice),
-            findings: report.findings().iter().map(PrintedFinding::of).collect(),
-            counts: report.counts().map(|(kind, count)| (kind.name().to_owned(), count.into())).collect(),
-            blocks: sums.blocks,
-            nodes: sums.nodes,
-            inodes: sums.inodes,
-            directories: sums.directories,
-            entries: sums.entries,
-            free_segments: sums.free_segments,
-        }
-    }
-
-    fn text(&self, report: &Report, out: &mut dyn Write) -> io::Result<()> {
-        for finding in &self.findings {
-            // The facts may quote names, which the checker made safe; a second pass changes nothing.
-            let known = f2fs::printable::message(&finding.known);
-            writeln!(out, "{}: {}: {known} [{}]", finding.severity, finding.place.text, finding.kind)?;
-            writeln!(out, "  repair: {} ({})", finding.repair, finding.certainty)?;
-        }
-        let kept = self.findings.len() as u64;
-        let hidden = (self.errors + self.notices).saturating_sub(kept);
-        if hidden > 0 {
-            writeln!(out, "{} of the same kinds are not listed", render::count(hidden, "finding"))?;
-        }
-        if let Some(reason) = &report.ended_early {
-            writeln!(out, "the check ended early: {reason}")?;
-            return Ok(());
-        }
-        writeln!(
-            out,
-            "{}, {}, {}, {} in use: {}",
-            render::count(self.inodes, "inode"),
-            render::count(self.directories, "directory"),
-            render::count(self.entries, "name"),
-            render::count(self.blocks, "block"),
-            match (self.errors, self.notices) {
-                (0, 0) => "clean".to_owned(),
-                (0, notices) => format!("clean, {}", render::count(notices, "notice")),
-                (errors, _) => render::count(errors, "finding"),
-            }
-        )
-    }
+/// Brings the bytes in an undo file back.
+fn bring_back(args: &Args, path: &Path) -> Result<()> {
+    let name = || path.display().to_string();
+    let file = File::open(path).with_context(name)?;
+    let undo = Undo::load(&mut BufReader::new(file)).with_context(name)?;
+    let device = open(args, Mode::All)?;
+    undo.apply(&*device).with_context(|| args.image.image.display().to_string())
 }

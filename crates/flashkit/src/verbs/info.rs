@@ -259,7 +259,7 @@ impl Info {
         let state = if self.clean { "clean" } else { "not unmounted: shown as after recovery" };
         writeln!(out, "state           {state}; {}", render::count(self.orphans as u64, "orphan"))?;
         if self.asks_for_fsck {
-            writeln!(out, "damage          found: fsck.f2fs -f repairs it")?;
+            writeln!(out, "damage          found: flashkit fsck -y repairs it")?;
         }
         Ok(())
     }

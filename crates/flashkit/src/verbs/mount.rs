@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if mount.asks_for_fsck() {
         let image = args.image.image.display();
-        notice!("flashkit: damage was found earlier; unmount the volume and run fsck.f2fs -f {image}");
+        notice!("flashkit: damage was found earlier; unmount the volume and run flashkit fsck {image}");
     }
     let image = args.image.image.clone();
     mount.run(|| ready.map_or(Ok(()), Ready::announce), move |event| report(&image, event))?;

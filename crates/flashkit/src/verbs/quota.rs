@@ -124,7 +124,7 @@ fn report(volume: &Engine, format: Format) -> Result<()> {
         notice!("the volume has no quota; mkfs -O quota makes one with quota");
     }
     if volume.last_checkpoint().flags.has(Flags::QUOTA_NEED_FSCK) {
-        notice!("the usage may be wrong; repair the volume with fsck.f2fs -f");
+        notice!("the usage may be wrong; flashkit fsck -y repairs it");
     }
     let mut rows = Vec::new();
     for kind in QuotaKind::ALL {

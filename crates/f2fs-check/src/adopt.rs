@@ -1,0 +1,88 @@
+//! Nodes that the NAT has lost: their blocks are valid and carry their numbers, and the NAT names no valid block.
+//!
+//! In a sound volume, the valid blocks of node segments are those that the NAT names. Each other one is a node that
+//! the NAT lost, if footer and summary agree on its number: a block of the NAT was overwritten, or is old.
+
+use std::collections::BTreeMap;
+
+use f2fs::{
+    Place,
+    engine::{Geometry, Io},
+    format::{BLOCKS_PER_SEGMENT, nat::NatEntry, node::NodeFooter},
+    units::{BlockAddr, Nid},
+};
+
+use crate::{
+    Certainty, Finding, Fix, Kind, Report,
+    bitmap::Bitmap,
+    checker::ODD_MAX,
+    reader::read_runs,
+    segments::Segments,
+    summaries::Summaries,
+    table::{Table, fact},
+};
+
+/// First nid of the nodes that the volume's users make.
+const FIRST_NID: u32 = 3;
+
+/// Finds the nodes that the NAT has lost, and returns their entries.
+pub fn find(
+    io: &Io,
+    geometry: &Geometry,
+    table: &Table,
+    segments: &Segments,
+    summaries: &mut Summaries,
+    report: &mut Report,
+) -> BTreeMap<Nid, NatEntry> {
+    let bits = u64::from(geometry.segments) * u64::from(BLOCKS_PER_SEGMENT);
+    let mut named = Bitmap::new(bits);
+    let index = |addr: BlockAddr| {
+        let (segment, offset) = geometry.position(addr);
+        segment.index() * BLOCKS_PER_SEGMENT as usize + usize::from(offset)
+    };
+    for (_, entry) in table.iter().filter(|(_, entry)| !table.has(*entry, fact::BROKEN)) {
+        named.set(index(table.addr(entry)));
+    }
+    let mut candidates: BTreeMap<Nid, (u32, BlockAddr, NatEntry)> = BTreeMap::new();
+    for segment in segments.all() {
+        if segments.kind(segment).is_none_or(|kind| !kind.is_node()) {
+            continue;
+        }
+        let unnamed = segments.marked(segment).filter(|addr| !named.get(index(*addr)));
+        let unnamed: Vec<(BlockAddr, ())> = unnamed.map(|addr| (addr, ())).collect();
+        read_runs(io, unnamed, |addr, (), bytes| {
+            let Ok(bytes) = bytes else { return };
+            let footer = NodeFooter::of(bytes);
+            let is_possible = footer.nid.0 >= FIRST_NID && footer.nid < geometry.nids_end();
+            let is_owner = summaries.owner(io, addr).is_some_and(|owned| owned.owner.nid == footer.nid);
+            if !is_possible || !is_owner || footer.ino.0 < FIRST_NID || candidates.len() >= ODD_MAX {
+                return;
+            }
+            let stored = table.find(footer.nid);
+            let (version, stored) = match stored {
+                Some(entry) if segments.is_marked(table.addr(entry)) => return,
+                Some(entry) => (table.version(entry), table.addr(entry)),
+                None => (0, BlockAddr::NULL),
+            };
+            // The lower half is the checkpoint's version; the newest block counts.
+            let age = footer.cp_ver as u32;
+            let entry = NatEntry { version, ino: footer.ino, addr };
+            if candidates.get(&footer.nid).is_none_or(|(other, ..)| *other < age) {
+                candidates.insert(footer.nid, (age, stored, entry));
+            }
+        });
+    }
+    let mut found = BTreeMap::new();
+    for (nid, (_, stored, entry)) in candidates {
+        let known = match stored {
+            BlockAddr::NULL => format!("it is free; the node lies at {}", entry.addr),
+            stored => format!("it names {stored}, which is not valid; the node lies at {}", entry.addr),
+        };
+        let finding = Finding::new(Kind::NatAddress, Place::Nat(nid), known)
+            .repaired_by(format!("set the address to {}", entry.addr));
+        report.add(finding.with_certainty(Certainty::Certain));
+        report.fix(Fix::Nat { nid, ino: entry.ino, addr: entry.addr });
+        found.insert(nid, entry);
+    }
+    found
+}

@@ -1,0 +1,173 @@
+//! Areas of directory entries: their places, and repairs of single entries.
+
+use std::sync::Arc;
+
+use f2fs::{
+    Place,
+    format::{
+        FileType,
+        dentry::{Dentries, SlotUse, slots_for},
+        inode::inline,
+        node::NodeBlock,
+    },
+    units::{BlockAddr, Ino},
+};
+
+use crate::{Fix, NewBlock, Slot, checker::Checker, inodes::has_map};
+
+/// Place of an area of directory entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// In the inode, from a byte on.
+    Inode(Slot),
+    /// A block of the directory.
+    Block(BlockAddr),
+}
+
+impl Held {
+    /// The inline area of a directory.
+    pub fn of_inline(inode: &NodeBlock) -> Held {
+        Held::Inode(Slot { nid: inode.nid(), at: inode.layout().inline_range().start })
+    }
+}
+
+/// Makes a fix of the difference of two versions of an area.
+pub fn edited(held: Held, old: &[u8], new: &[u8]) -> Option<Fix> {
+    let first = old.iter().zip(new).position(|(old, new)| old != new)?;
+    let last = old.iter().zip(new).rposition(|(old, new)| old != new)?;
+    let bytes = new[first..=last].to_vec();
+    Some(match held {
+        Held::Inode(slot) => Fix::Node(Slot { at: slot.at + first, ..slot }, bytes),
+        Held::Block(addr) => Fix::Data(addr, first, bytes),
+    })
+}
+
+impl Checker<'_> {
+    /// Places of all areas of a directory.
+    fn areas_of(&mut self, inode: &Arc<NodeBlock>) -> Vec<Held> {
+        if inode.has_inline(inline::DENTRY) {
+            return vec![Held::of_inline(inode)];
+        }
+        let mut areas = Vec::new();
+        if has_map(inode) {
+            self.for_each_node(inode, |checker, _, addrs| {
+                let real = addrs.iter().filter(|addr| checker.geometry.in_main(**addr));
+                areas.extend(real.map(|addr| Held::Block(*addr)));
+            });
+        }
+        areas
+    }
+
+    /// Reads an area.
+    fn area(&mut self, inode: &NodeBlock, held: Held) -> Option<Vec<u8>> {
+        match held {
+            Held::Inode(_) => Some(inode.inline_area().to_vec()),
+            Held::Block(addr) => {
+                self.io.read_block(addr, Place::Block(addr)).ok().map(|bytes| bytes.to_vec())
+            }
+        }
+    }
+
+    /// Removes the names of an inode from a directory, except the first `kept`.
+    pub fn remove_names(&mut self, dir: Ino, ino: Ino, mut kept: usize) {
+        let Some(inode) = self.inode_of(dir) else { return };
+        for held in self.areas_of(&inode) {
+            let Some(old) = self.area(&inode, held) else { continue };
+            let mut area = Dentries::new(old.clone(), Place::Volume);
+            for entry in Dentries::new(&old[..], Place::Volume).entries().flatten() {
+                if entry.ino != ino || entry.name == b"." || entry.name == b".." {
+                    continue;
+                }
+                if kept > 0 {
+                    kept -= 1;
+                    continue;
+                }
+                let slots = entry.slot..entry.slot + slots_for(entry.name.len());
+                slots.for_each(|slot| area.set_use(slot, SlotUse::Free));
+            }
+            if let Some(fix) = edited(held, &old, &area.into_inner()) {
+                self.fix(fix);
+            }
+        }
+    }
+
+    /// Keeps that one of two names of a directory which ".." confirms, else the first.
+    pub fn drop_second_name(&mut self, child: Ino, second: usize) {
+        let second = self.directories[second].ino;
+        let place = self.directories.binary_search_by_key(&child, |directory| directory.ino);
+        let first = place.ok().and_then(|number| self.directories[number].parent);
+        let Some(first) = first.map(|number| self.directories[number as usize].ino) else { return };
+        if first == second {
+            self.remove_names(second, child, 1);
+        } else if self.dotdot_of(child) == Some(second) {
+            self.remove_names(first, child, 0);
+        } else {
+            self.remove_names(second, child, 0);
+        }
+    }
+
+    /// The first area of a directory: its place and its bytes.
+    fn first_area(&mut self, inode: &Arc<NodeBlock>) -> Option<(Held, Vec<u8>)> {
+        let held = match inode.has_inline(inline::DENTRY) {
+            true => Held::of_inline(inode),
+            false => Held::Block(self.address_of(inode, 0).filter(|addr| self.geometry.in_main(*addr))?),
+        };
+        Some((held, self.area(inode, held)?))
+    }
+
+    /// The parent that a directory names.
+    fn dotdot_of(&mut self, dir: Ino) -> Option<Ino> {
+        let inode = self.inode_of(dir)?;
+        let (_, bytes) = self.first_area(&inode)?;
+        let area = Dentries::new(&bytes[..], Place::Volume);
+        let mut entries = area.entries().flatten();
+        entries.find(|entry| entry.name == b"..").map(|entry| entry.ino)
+    }
+
+    /// Sets the parent that a directory names.
+    pub fn set_dotdot(&mut self, dir: Ino, parent: Ino) {
+        let Some(inode) = self.inode_of(dir) else { return };
+        for held in self.areas_of(&inode) {
+            let Some(old) = self.area(&inode, held) else { continue };
+            let view = Dentries::new(&old[..], Place::Volume);
+            let slot = view.entries().flatten().find(|entry| entry.name == b"..").map(|entry| entry.slot);
+            let Some(slot) = slot else { continue };
+            let mut area = Dentries::new(old.clone(), Place::Volume);
+            area.set_target(slot, parent, FileType::Directory);
+            if let Some(fix) = edited(held, &old, &area.into_inner()) {
+                self.fix(fix);
+            }
+            return;
+        }
+    }
+
+    /// Enters the dots that a directory lacks; `dots` counts those that it has.
+    pub fn enter_dots(&mut self, inode: &Arc<NodeBlock>, dots: [u32; 2]) {
+        let ino = inode.ino();
+        let parent = Ino(inode.head().pino.get());
+        let is_directory = self.directories.binary_search_by_key(&parent, |directory| directory.ino).is_ok();
+        let parent =
+            if is_directory && ino != self.superblock.root_ino { parent } else { self.superblock.root_ino };
+        let wanted = [(&b"."[..], ino), (b"..", parent)].into_iter().zip(dots);
+        let missing: Vec<_> = wanted.filter(|(_, count)| *count == 0).map(|(dot, _)| dot).collect();
+        let (held, old) = match self.first_area(inode) {
+            Some((held, bytes)) => (Some(held), bytes),
+            None => (None, vec![0; self.geometry.block_size.bytes()]),
+        };
+        let mut area = Dentries::new(old.clone(), Place::Volume);
+        for (name, target) in missing {
+            let preferred = name.len() - 1;
+            let slot = if area.is_used(preferred) { area.room_for(1) } else { Some(preferred) };
+            let Some(slot) = slot else { return };
+            area.insert(slot, 0, target, FileType::Directory, name);
+        }
+        let new = area.into_inner();
+        let fix = match held {
+            Some(held) => edited(held, &old, &new),
+            None => self.address_slot(inode, 0).map(|slot| Fix::Block(slot, NewBlock::Bytes(new))),
+        };
+        if let Some(fix) = fix {
+            self.fix(fix);
+        }
+    }
+}

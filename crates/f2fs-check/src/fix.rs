@@ -1,0 +1,87 @@
+//! Changes that repair findings, as data.
+
+use f2fs::{
+    format::{FileType, quota::QuotaKind},
+    units::{BlockAddr, Ino, Nid, SegNo},
+};
+
+/// A place in a node: byte `at` of node `nid`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Slot {
+    /// The node.
+    pub nid: Nid,
+    /// Offset in bytes.
+    pub at: usize,
+}
+
+/// Content of a block that a repair adds to a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NewBlock {
+    /// The content of another block.
+    Copy(BlockAddr),
+    /// These bytes.
+    Bytes(Vec<u8>),
+}
+
+/// One change of a repair. SIT, summaries, counts and checkpoint are computed anew after all changes, so
+/// findings in them need no change of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fix {
+    /// Sets the NAT entry of a node.
+    Nat {
+        /// The node.
+        nid: Nid,
+        /// The inode that it belongs to.
+        ino: Ino,
+        /// Its block.
+        addr: BlockAddr,
+    },
+    /// Frees a nid: nothing is left of the node, or nothing can name it.
+    Free(Nid),
+    /// Sets the numbers in a node's footer.
+    Footer {
+        /// The node.
+        nid: Nid,
+        /// Its inode.
+        ino: Ino,
+        /// Its offset in the file.
+        offset: u32,
+    },
+    /// Overwrites bytes of a node. An inode gets its checksum afterwards, even if there are no bytes.
+    Node(Slot, Vec<u8>),
+    /// Overwrites bytes of a block of a directory, from a byte offset on.
+    Data(BlockAddr, usize, Vec<u8>),
+    /// Puts a new block at an address in a node.
+    Block(Slot, NewBlock),
+    /// Restores the fields of an inode that contradict each other; a directory entry tells the kind. If that
+    /// fails, frees the inode.
+    Mend(Ino, Option<FileType>),
+    /// Computes the summary of a segment anew.
+    Summary(SegNo),
+    /// Enters an inode into the orphan list.
+    Orphan(Ino),
+    /// Takes an inode out of the orphan list.
+    NoOrphan(Ino),
+    /// Makes the root directory, of which nothing is left.
+    Root,
+    /// Enters an inode without a name into lost+found.
+    Attach(Ino),
+    /// Enters a name again, at the place that its hash selects. If the directory has the name, it gets a suffix.
+    Enter {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+        /// Inode that it names.
+        ino: Ino,
+    },
+    /// Replaces the records of a quota file.
+    Quota {
+        /// Users, groups or projects.
+        kind: QuotaKind,
+        /// The whole content.
+        content: Vec<u8>,
+    },
+    /// Clears the errors that the superblocks record.
+    ClearErrors,
+}

@@ -1,0 +1,160 @@
+//! Changes of nodes and directory blocks, applied to an overlay.
+
+use std::collections::BTreeMap;
+
+use f2fs::{
+    Place, Result,
+    format::{
+        nat::NatEntry,
+        node::{NodeFooter, NodeFormat},
+    },
+    units::{BlockAddr, Ino, Nid},
+};
+
+use super::{
+    mend,
+    space::Space,
+    tables::Tables,
+    transfer::{Changes, State},
+};
+use crate::{
+    Fix, NewBlock, Slot, bitmap::Bitmap, nodes::set_footer, reader::parse_node, segments::Content,
+    segments::Segments,
+};
+
+/// Applies the changes of nodes and blocks to a state in place. Returns the changes of its tables.
+///
+/// # Errors
+/// [`Error::NoSpace`](f2fs::Error::NoSpace) if a new block finds no place; errors of the device.
+pub fn apply(state: &State, fixes: &[Fix], segments: &Segments, used: &Bitmap) -> Result<Changes> {
+    let tables = Tables::read(state.clone())?;
+    let mut edits = Edits {
+        format: NodeFormat::of(&tables.superblock),
+        space: Space::new(tables.geometry, used, segments.in_use(), logs(&tables)),
+        tables,
+        segments,
+        changes: Changes::default(),
+        nodes: BTreeMap::new(),
+    };
+    for fix in fixes {
+        edits.note(fix);
+    }
+    // The entries of the NAT tell where the nodes are.
+    let nat = edits.changes.nat.clone();
+    edits.tables.pack.override_nat(&nat);
+    for fix in fixes {
+        edits.apply(fix)?;
+    }
+    edits.finish()?;
+    Ok(edits.changes)
+}
+
+fn logs(tables: &Tables) -> Vec<f2fs::units::SegNo> {
+    tables.pack.checkpoint.logs.iter().map(|log| log.segment).collect()
+}
+
+struct Edits<'a> {
+    tables: Tables,
+    format: NodeFormat,
+    segments: &'a Segments,
+    space: Space<'a>,
+    changes: Changes,
+    /// Changed nodes.
+    nodes: BTreeMap<Nid, Box<[u8]>>,
+}
+
+impl Edits<'_> {
+    /// Collects the changes of the tables.
+    fn note(&mut self, fix: &Fix) {
+        let changes = &mut self.changes;
+        match *fix {
+            Fix::Nat { nid, ino, addr } => {
+                let version = self.tables.nat_entry(nid).version;
+                changes.nat.insert(nid, NatEntry { version, ino, addr });
+            }
+            Fix::Free(nid) => self.free(nid),
+            Fix::Summary(segment) => drop(changes.summaries.insert(segment)),
+            Fix::Orphan(ino) => drop(changes.orphans.insert(ino)),
+            Fix::NoOrphan(ino) => drop(changes.no_orphans.insert(ino)),
+            _ => {}
+        }
+    }
+
+    fn free(&mut self, nid: Nid) {
+        let version = self.tables.nat_entry(nid).version.wrapping_add(1);
+        self.changes.nat.insert(nid, NatEntry { version, ino: Ino(0), addr: BlockAddr::NULL });
+    }
+
+    fn apply(&mut self, fix: &Fix) -> Result<()> {
+        match fix {
+            Fix::Footer { nid, ino, offset } => {
+                if let Some(bytes) = self.node(*nid) {
+                    let footer =
+                        NodeFooter { nid: *nid, ino: *ino, offset: *offset, ..NodeFooter::of(bytes) };
+                    set_footer(bytes, &footer);
+                }
+            }
+            Fix::Node(slot, bytes) => self.put(*slot, bytes),
+            Fix::Data(addr, at, bytes) => {
+                let mut block = self.tables.io.read_block(*addr, Place::Block(*addr))?;
+                block[*at..*at + bytes.len()].copy_from_slice(bytes);
+                self.tables.io.write(*addr, Place::Block(*addr), &block)?;
+            }
+            Fix::Block(slot, content) => {
+                let content = match content {
+                    NewBlock::Copy(addr) => self.tables.io.read_block(*addr, Place::Block(*addr))?.into_vec(),
+                    NewBlock::Bytes(bytes) => bytes.clone(),
+                };
+                let segments = self.segments;
+                let to = self.space.take(Content::Data, &|segment| segments.content(segment));
+                let size = self.tables.geometry.block_size;
+                let to = to.ok_or_else(|| f2fs::Error::no_space(size, 1, 0))?;
+                self.tables.io.write(to, Place::Block(to), &content)?;
+                self.put(*slot, &to.0.to_le_bytes());
+            }
+            Fix::Mend(ino, kind) => {
+                let nid = Nid::from(*ino);
+                let format = self.format;
+                let Some(bytes) = self.node(nid) else { return Ok(()) };
+                if !mend::mend(bytes, format, *ino, *kind) {
+                    self.nodes.remove(&nid);
+                    self.free(nid);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, slot: Slot, bytes: &[u8]) {
+        if let Some(node) = self.node(slot.nid) {
+            if let Some(part) = node.get_mut(slot.at..slot.at + bytes.len()) {
+                part.copy_from_slice(bytes);
+            }
+        }
+    }
+
+    /// The block of a node, for changes; `None` for a node that is freed.
+    fn node(&mut self, nid: Nid) -> Option<&mut Box<[u8]>> {
+        if !self.nodes.contains_key(&nid) {
+            let addr = self.tables.nat_entry(nid).addr;
+            if !self.tables.geometry.in_main(addr) {
+                return None;
+            }
+            let bytes = self.tables.io.read_block(addr, Place::Node(nid, addr)).ok()?;
+            self.nodes.insert(nid, bytes);
+        }
+        self.nodes.get_mut(&nid)
+    }
+
+    /// Writes the changed nodes to their places in the overlay, inodes with their checksum.
+    fn finish(&mut self) -> Result<()> {
+        for (nid, bytes) in std::mem::take(&mut self.nodes) {
+            let addr = self.tables.nat_entry(nid).addr;
+            let (node, _) = parse_node(self.format, &bytes, nid, addr);
+            let bytes = node.as_ref().map_or(&bytes[..], |node| node.bytes());
+            self.tables.io.write(addr, Place::Node(nid, addr), bytes)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,314 @@
+//! Repair of a volume: planned over an overlay, then written as one commit.
+//!
+//! [`plan`] checks the volume, applies the [fixes](crate::Fix) of the findings to an overlay, and checks again,
+//! until a check finds nothing. The device is not written meanwhile. Nodes and directory blocks are changed in
+//! place in the overlay (`edits`, `mend`); names and quota files are changed by the engine (`names`). Then
+//! `transfer` computes the writes that lead from the device to the overlay by one checkpoint. [`Plan::apply`]
+//! performs them; a power cut at any of them leaves the old volume or the repaired one. Nodes that fsyncs wrote
+//! after the checkpoint are rolled forward first, by the engine, as a mount does; that is a checkpoint of its own.
+//!
+//! [`Undo`] has the bytes that a plan overwrites.
+
+mod census;
+mod edits;
+mod mend;
+mod moves;
+mod names;
+mod pack;
+mod recover;
+mod space;
+mod superblock_copies;
+mod table_blocks;
+mod tables;
+mod transfer;
+mod undo;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use block::{Device, Overlay, Request, Verb, replay};
+use f2fs::{Place, Result, format::superblock::Features, units::Time};
+
+pub use undo::{Undo, UndoError};
+
+use crate::{
+    Certainty, Finding, Fix, Kind, Progress, Report, Severity, bitmap::Bitmap, checker::examine,
+    segments::Segments,
+};
+use transfer::{Changes, State};
+
+/// Maximum number of checks. Each repairs the findings that the repairs of the last one uncovered.
+const ROUNDS: usize = 12;
+/// Kinds whose repair concerns only the superblocks.
+const SUPERBLOCK_KINDS: [Kind; 5] = [
+    Kind::SuperblockMagic,
+    Kind::SuperblockChecksum,
+    Kind::SuperblockInvalid,
+    Kind::SuperblocksDiffer,
+    Kind::ErrorsRecorded,
+];
+/// Features of volumes that are not repaired: the rules of their devices or layouts are others.
+const NOT_REPAIRED: [Features; 3] = [Features::RO, Features::BLKZONED, Features::DEVICE_ALIAS];
+
+/// The result of planning.
+#[derive(Debug)]
+pub enum Planned {
+    /// There is nothing to repair.
+    Clean(Report),
+    /// These writes repair the volume.
+    Repair(Plan),
+    /// The volume cannot be repaired.
+    Refused(Refusal),
+}
+
+/// The reason why a volume cannot be repaired.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The findings.
+    pub report: Report,
+    /// The reason, as a sentence.
+    pub reason: String,
+}
+
+/// A planned repair.
+#[derive(Debug)]
+pub struct Plan {
+    /// The result of the first check.
+    pub report: Report,
+    /// Findings that the repair of earlier ones uncovers, and that the plan repairs, too.
+    pub uncovered: Vec<Finding>,
+    /// Losses that the repair cannot avoid, as sentences.
+    pub losses: Vec<String>,
+    requests: Vec<Request>,
+}
+
+impl Plan {
+    /// The lowest certainty of a repair in the plan.
+    pub fn certainty(&self) -> Certainty {
+        if !self.losses.is_empty() {
+            return Certainty::Unclear;
+        }
+        let errors = |finding: &&Finding| finding.kind.severity() == Severity::Error;
+        let all = self.report.findings().iter().chain(&self.uncovered).filter(errors);
+        all.map(|finding| finding.certainty).min().unwrap_or(Certainty::Certain)
+    }
+
+    /// The writes and flushes, in their order.
+    pub fn requests(&self) -> &[Request] {
+        &self.requests
+    }
+
+    /// Number of bytes that the plan writes.
+    pub fn written_bytes(&self) -> u64 {
+        self.requests.iter().map(|request| request.length_bytes).sum()
+    }
+
+    /// Performs the writes.
+    ///
+    /// # Errors
+    /// Errors of the device. It then has the old volume or the repaired one.
+    pub fn apply(&self, device: &dyn Device) -> std::io::Result<()> {
+        for request in &self.requests {
+            match (request.verb, &request.data) {
+                (Verb::Write, Some(data)) => device.write(request.offset_bytes, data)?,
+                (Verb::Flush, _) => device.flush()?,
+                _ => {}
+            }
+        }
+        device.flush()
+    }
+}
+
+/// Plans the repair of the volume on a device, and only reads from it. The caller concatenates the devices of a
+/// volume on several first ([`f2fs::engine::join`]). `now` is the time for new inodes.
+///
+/// # Errors
+/// Those of [`check`](crate::check).
+pub fn plan(device: &Arc<dyn Device>, now: Time, progress: &mut dyn FnMut(Progress)) -> Result<Planned> {
+    let (report, segments) = examine(device.clone(), progress)?;
+    if report.is_clean() {
+        return Ok(Planned::Clean(report));
+    }
+    if let Some(reason) = refusal(device, &report) {
+        return Ok(Planned::Refused(Refusal { report, reason }));
+    }
+    let Some(segments) = segments else {
+        let reason = "without a superblock and a checkpoint nothing can be repaired".into();
+        return Ok(Planned::Refused(Refusal { report, reason }));
+    };
+    Planning { device, now, progress, losses: Vec::new(), uncovered: BTreeMap::new() }.run(report, segments)
+}
+
+/// The reason why a volume with these findings is not repaired.
+fn refusal(device: &Arc<dyn Device>, report: &Report) -> Option<String> {
+    if let Some(reason) = &report.ended_early {
+        return Some(reason.clone());
+    }
+    for kind in [Kind::FeatureUnknown, Kind::FeatureNeeds, Kind::ResizeUnfinished, Kind::CheckpointDisabled] {
+        if report.count(kind) > 0 {
+            return Some(format!("{} [{}] has to be resolved first", kind.rule(), kind.name()));
+        }
+    }
+    let tables = tables::Tables::read(device.clone()).ok()?;
+    let features = tables.superblock.features;
+    let only_superblocks = only_superblocks(report);
+    let refused = NOT_REPAIRED.into_iter().find(|feature| features.has(*feature) && !only_superblocks)?;
+    let names: Vec<&str> = refused.names().collect();
+    Some(format!("volumes with the feature {} are not repaired yet", names.join(", ")))
+}
+
+fn only_superblocks(report: &Report) -> bool {
+    let mut errors = report.counts().filter(|(kind, _)| kind.severity() == Severity::Error);
+    errors.all(|(kind, _)| SUPERBLOCK_KINDS.contains(&kind))
+}
+
+/// The findings that stay, if they are others than at first, and the reason.
+type Stopped = (Option<Report>, String);
+
+struct Planning<'a> {
+    device: &'a Arc<dyn Device>,
+    now: Time,
+    progress: &'a mut dyn FnMut(Progress),
+    losses: Vec<String>,
+    uncovered: BTreeMap<(Kind, String), Finding>,
+}
+
+impl Planning<'_> {
+    fn run(mut self, report: Report, segments: Segments) -> Result<Planned> {
+        let clears_errors = report.fixes().contains(&Fix::ClearErrors);
+        let mut requests = Vec::new();
+        if !only_superblocks(&report) {
+            requests = match self.rounds(&report, segments)? {
+                Ok(requests) => requests,
+                Err((left, reason)) => {
+                    return Ok(Planned::Refused(Refusal { report: left.unwrap_or(report), reason }));
+                }
+            };
+        }
+        requests.extend(superblock_copies::requests(self.device, clears_errors)?);
+        let last = self.over(self.device, &requests)?;
+        let (left, _) = examine(last, self.progress)?;
+        if !left.is_clean() {
+            return Ok(Planned::Refused(Refusal { reason: remaining(&left), report: left }));
+        }
+        let uncovered = self.uncovered.into_values().collect();
+        Ok(Planned::Repair(Plan { report, uncovered, losses: self.losses, requests }))
+    }
+
+    /// Repairs and checks in turn. Returns the requests, or the findings that stay and a reason.
+    fn rounds(&mut self, first: &Report, segments: Segments) -> Result<Result<Vec<Request>, Stopped>> {
+        let rolled = recover::roll_forward(self.device, first, &segments, self.now);
+        let (start, mut before) = match rolled {
+            recover::Rolled::None => (self.device.clone(), Vec::new()),
+            recover::Rolled::Forward(requests) => (self.over(self.device, &requests)? as _, requests),
+            recover::Rolled::Lost(loss) => {
+                self.losses.push(loss);
+                (self.device.clone(), Vec::new())
+            }
+        };
+        let (mut report, mut segments) = match before.is_empty() {
+            true => (first.clone(), segments),
+            false => match examine(start.clone(), self.progress)? {
+                (report, Some(segments)) => (report, segments),
+                (report, None) => return Ok(Err((Some(report), "roll-forward has failed".into()))),
+            },
+        };
+        let used = segments.in_use();
+        let mut state: State = Arc::new(Overlay::new(start.clone()));
+        for _ in 0..ROUNDS {
+            let changes = self.edit(&state, &report, &segments, &used)?;
+            let mut requests = transfer::transfer(&start, &used, &state, &changes)?;
+            state = self.over(&start, &requests)?;
+            let changes = self.rename(&state, &report);
+            if let Some(changes) = changes {
+                requests = transfer::transfer(&start, &used, &state, &changes)?;
+                state = self.over(&start, &requests)?;
+            }
+            let (next, blocks) = examine(state.clone(), self.progress)?;
+            if only_superblocks(&next) {
+                before.extend(requests);
+                return Ok(Ok(before));
+            }
+            let Some(blocks) = blocks else {
+                return Ok(Err((None, "the repaired tables cannot be read".into())));
+            };
+            if is_same(&report, &next) {
+                return Ok(Err((Some(next.clone()), remaining(&next))));
+            }
+            self.note(first, &next);
+            (report, segments) = (next, blocks);
+        }
+        let reason = remaining(&report);
+        Ok(Err((Some(report), reason)))
+    }
+
+    /// A state: a device with requests over it.
+    fn over(&self, device: &Arc<dyn Device>, requests: &[Request]) -> Result<State> {
+        let state = Arc::new(Overlay::new(device.clone()));
+        replay(requests, &*state).map_err(|source| f2fs::Error::Io { at: Place::Volume, source })?;
+        Ok(state)
+    }
+
+    fn edit(
+        &mut self,
+        state: &State,
+        report: &Report,
+        segments: &Segments,
+        used: &Bitmap,
+    ) -> Result<Changes> {
+        let mut changes = edits::apply(state, report.fixes(), segments, used)?;
+        changes.nat_blocks = unreadable_nat_blocks(state, report)?;
+        Ok(changes)
+    }
+
+    /// Has the engine change names. Quota files follow when nothing else is wrong.
+    fn rename(&mut self, state: &State, report: &Report) -> Option<Changes> {
+        let quota = [Kind::QuotaUsage, Kind::QuotaFile, Kind::QuotaInode];
+        let others = |(kind, _): &(Kind, u64)| {
+            kind.severity() == Severity::Error && !quota.contains(kind) && !SUPERBLOCK_KINDS.contains(kind)
+        };
+        let only_quota = !report.counts().any(|count| others(&count));
+        let is_due = |fix: &&Fix| names::is_change(fix) && (only_quota || !matches!(fix, Fix::Quota { .. }));
+        let fixes: Vec<Fix> = report.fixes().iter().filter(is_due).cloned().collect();
+        if fixes.is_empty() {
+            return None;
+        }
+        // A change that fails leaves its finding.
+        names::apply(state.clone(), &fixes, self.now).ok();
+        Some(Changes::default())
+    }
+
+    /// Notes the findings that the first check did not have.
+    fn note(&mut self, first: &Report, next: &Report) {
+        for finding in next.findings().iter().filter(|finding| finding.kind.severity() == Severity::Error) {
+            let is_known =
+                first.findings().iter().any(|known| known.kind == finding.kind && known.at == finding.at);
+            if !is_known {
+                let key = (finding.kind, finding.at.to_string());
+                self.uncovered.entry(key).or_insert_with(|| finding.clone());
+            }
+        }
+    }
+}
+
+/// Blocks of the NAT that a check could not read.
+fn unreadable_nat_blocks(state: &State, report: &Report) -> Result<BTreeSet<u32>> {
+    if report.count(Kind::TableUnreadable) == 0 {
+        return Ok(BTreeSet::new());
+    }
+    let tables = tables::Tables::read(state.clone())?;
+    Ok((0..tables.geometry.nat_blocks()).filter(|index| tables.nat_block(*index).is_none()).collect())
+}
+
+/// Returns true if two checks have the same findings.
+fn is_same(one: &Report, other: &Report) -> bool {
+    one.findings() == other.findings() && one.fixes() == other.fixes()
+}
+
+fn remaining(report: &Report) -> String {
+    let kinds = report.counts().filter(|(kind, _)| kind.severity() == Severity::Error);
+    let kinds: Vec<&str> = kinds.map(|(kind, _)| kind.name()).collect();
+    format!("no repair is known for: {}", kinds.join(", "))
+}

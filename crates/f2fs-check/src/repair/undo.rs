@@ -1,0 +1,223 @@
+//! The bytes that a repair overwrites, and their way back.
+//!
+//! The file is: a line that names the format, a line of numbers in text (size of the device, number of ranges),
+//! then for each range its offset and length (le64), the old bytes and the new ones, and last a checksum. The old
+//! bytes are whole pages. Ranges that no request overwrites are the witnesses: both superblocks and the heads of
+//! both checkpoint packs. They tell a volume that was changed after the repair.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    io::{self, Read, Write},
+};
+
+use block::{Device, Request, Verb};
+use f2fs::format::crc::crc;
+
+/// First bytes of the file.
+const MAGIC: &[u8; 24] = b"flashkit fsck undo 1\n\0\0\0";
+/// Unit of the ranges in bytes.
+const PAGE: u64 = 4096;
+/// Unit that a power cut does not tear, in bytes.
+const SECTOR: usize = block::ATOMIC_BYTES;
+
+/// An error of an undo file.
+#[derive(Debug)]
+pub enum UndoError {
+    /// The file or the device cannot be read or written.
+    Io(io::Error),
+    /// The file is none, or damaged; the sentence tells more.
+    Invalid(&'static str),
+    /// The device is not the one that was repaired, or was changed since; at this byte.
+    Other(u64),
+}
+
+impl fmt::Display for UndoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UndoError::Io(error) => write!(f, "{error}"),
+            UndoError::Invalid(what) => write!(f, "not an undo file of fsck: {what}"),
+            UndoError::Other(at) => write!(
+                f,
+                "the image is not the repaired one, or was changed after the repair: byte {at} differs; nothing was written"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for UndoError {}
+
+impl From<io::Error> for UndoError {
+    fn from(error: io::Error) -> UndoError {
+        UndoError::Io(error)
+    }
+}
+
+/// One page before and after.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Page {
+    old: Vec<u8>,
+    new: Vec<u8>,
+}
+
+/// The bytes that a repair overwrites.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undo {
+    size_bytes: u64,
+    pages: BTreeMap<u64, Page>,
+    /// Offsets of the pages in the order in which the repair first writes them.
+    order: Vec<u64>,
+}
+
+impl Undo {
+    /// Collects the bytes that `requests` overwrite on a device, before they are written.
+    ///
+    /// # Errors
+    /// The device's errors.
+    pub fn of(requests: &[Request], device: &dyn Device) -> io::Result<Undo> {
+        let size_bytes = device.geometry().size_bytes;
+        let mut undo = Undo { size_bytes, pages: BTreeMap::new(), order: Vec::new() };
+        for request in requests.iter().filter(|request| request.verb == Verb::Write) {
+            let Some(data) = &request.data else { continue };
+            let end = request.offset_bytes + data.len() as u64;
+            let mut start = request.offset_bytes / PAGE * PAGE;
+            while start < end {
+                undo.read_page(device, start)?;
+                let page = undo.pages.get_mut(&start).expect("it was just read");
+                let from = request.offset_bytes.max(start);
+                let to = end.min(start + PAGE);
+                let source = (from - request.offset_bytes) as usize..(to - request.offset_bytes) as usize;
+                page.new[(from - start) as usize..(to - start) as usize].copy_from_slice(&data[source]);
+                start += PAGE;
+            }
+        }
+        for witness in witnesses(device)? {
+            undo.read_page(device, witness)?;
+        }
+        Ok(undo)
+    }
+
+    fn read_page(&mut self, device: &dyn Device, start: u64) -> io::Result<()> {
+        if !self.pages.contains_key(&start) {
+            let length = (self.size_bytes - start).min(PAGE) as usize;
+            let mut old = vec![0; length];
+            device.read(start, &mut old)?;
+            self.pages.insert(start, Page { new: old.clone(), old });
+            self.order.push(start);
+        }
+        Ok(())
+    }
+
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// Errors of `out`.
+    pub fn store(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut sum = u32::MAX;
+        let mut put = |bytes: &[u8]| {
+            sum = crc(sum, bytes);
+            out.write_all(bytes)
+        };
+        put(MAGIC)?;
+        put(&self.size_bytes.to_le_bytes())?;
+        put(&(self.order.len() as u64).to_le_bytes())?;
+        for start in &self.order {
+            let page = &self.pages[start];
+            put(&start.to_le_bytes())?;
+            put(&(page.old.len() as u64).to_le_bytes())?;
+            put(&page.old)?;
+            put(&page.new)?;
+        }
+        out.write_all(&sum.to_le_bytes())
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`UndoError::Invalid`] for another or a damaged file.
+    pub fn load(input: &mut dyn Read) -> Result<Undo, UndoError> {
+        let mut sum = u32::MAX;
+        let mut magic = [0; MAGIC.len()];
+        take(input, &mut magic, &mut sum)?;
+        if magic != *MAGIC {
+            return Err(UndoError::Invalid("it begins with other bytes"));
+        }
+        let size_bytes = number(input, &mut sum)?;
+        let count = number(input, &mut sum)?;
+        let mut undo = Undo { size_bytes, pages: BTreeMap::new(), order: Vec::new() };
+        for _ in 0..count {
+            let (start, length) = (number(input, &mut sum)?, number(input, &mut sum)?);
+            let is_within = start.checked_add(length).is_some_and(|end| end <= size_bytes);
+            if length > PAGE || !is_within {
+                return Err(UndoError::Invalid("a range lies outside the image"));
+            }
+            let (mut old, mut new) = (vec![0; length as usize], vec![0; length as usize]);
+            take(input, &mut old, &mut sum)?;
+            take(input, &mut new, &mut sum)?;
+            undo.pages.insert(start, Page { old, new });
+            undo.order.push(start);
+        }
+        let expected = sum;
+        let mut stored = [0; 4];
+        take(input, &mut stored, &mut sum)?;
+        if u32::from_le_bytes(stored) != expected {
+            return Err(UndoError::Invalid("its checksum is wrong"));
+        }
+        Ok(undo)
+    }
+
+    /// Checks that a device has the repaired volume, or an interrupted repair of it, and brings the old bytes back. The
+    /// pages go back in the opposite order of the repair, so that the old checkpoint counts first.
+    ///
+    /// # Errors
+    /// [`UndoError::Other`] for another device; the device's errors.
+    pub fn apply(&self, device: &dyn Device) -> Result<(), UndoError> {
+        if device.geometry().size_bytes != self.size_bytes {
+            return Err(UndoError::Other(self.size_bytes));
+        }
+        let mut buffer = vec![0; PAGE as usize];
+        for (start, page) in &self.pages {
+            let found = &mut buffer[..page.old.len()];
+            device.read(*start, found)?;
+            let sectors = found.chunks(SECTOR).zip(page.old.chunks(SECTOR)).zip(page.new.chunks(SECTOR));
+            for (n, ((found, old), new)) in sectors.enumerate() {
+                if found != old && found != new {
+                    return Err(UndoError::Other(start + (n * SECTOR) as u64));
+                }
+            }
+        }
+        for start in self.order.iter().rev() {
+            let page = &self.pages[start];
+            if page.old != page.new {
+                device.write(*start, &page.old)?;
+                device.flush()?;
+            }
+        }
+        Ok(device.flush()?)
+    }
+}
+
+/// Offsets of the pages that every change of a volume changes: superblocks and heads of the packs.
+fn witnesses(device: &dyn Device) -> io::Result<Vec<u64>> {
+    let size = device.geometry().size_bytes;
+    let Ok((superblock, _)) = f2fs::engine::read_superblock(device, size) else { return Ok(Vec::new()) };
+    let geometry = f2fs::engine::Geometry::of(&superblock);
+    let log = superblock.block_size.log();
+    let packs = [0, 1].map(|pack| u64::from(geometry.pack(pack).0) << log);
+    Ok([&[0, 1 << log], &packs[..]].concat())
+}
+
+fn take(input: &mut dyn Read, bytes: &mut [u8], sum: &mut u32) -> Result<(), UndoError> {
+    input.read_exact(bytes).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => UndoError::Invalid("it is too short"),
+        _ => UndoError::Io(error),
+    })?;
+    *sum = crc(*sum, bytes);
+    Ok(())
+}
+
+fn number(input: &mut dyn Read, sum: &mut u32) -> Result<u64, UndoError> {
+    let mut bytes = [0; 8];
+    take(input, &mut bytes, sum)?;
+    Ok(u64::from_le_bytes(bytes))
+}
