@@ -38,7 +38,6 @@ pub fn apply(state: Arc<dyn Device>, fixes: &[Fix], now: Time) -> Result<()> {
     if let Some(reason) = volume.read_only_reason() {
         return Err(Error::ReadOnly(reason.to_owned().into()));
     }
-    volume.set_privileged(true);
     if fixes.contains(&Fix::Root) {
         volume.make_root(&NewNode::new(ROOT_MODE))?;
     }
