@@ -6,8 +6,9 @@
 //!
 //! *Invariants*: the crate prints nothing, spawns nothing and does not read the clock; it has no `unsafe`. Only
 //! [`Plan::apply`](repair::Plan::apply) and [`Undo::apply`](repair::Undo::apply) write. The check does not use
-//! the engine: it reads the tables itself, so that an error of the engine does not hide damage. Memory is bounded: a few bits for each block, 23 bytes for each node, and tables of fixed
-//! size. Work is bounded by the size of the volume: no walk follows a pointer that it cannot bound.
+//! the engine: it reads the tables itself, so that an error of the engine does not hide damage. Memory is bounded:
+//! a few bits for each block, 23 bytes for each node, and tables of fixed size. Work is bounded by the size of the
+//! volume: no walk follows a pointer that it cannot bound.
 //!
 //! The checks, in their order: superblocks ([`superblocks`]), checkpoint packs with their journals, summaries
 //! and orphans ([`packs`]), NAT ([`nat`]), SIT ([`segments`]), inodes and other nodes in the order of their

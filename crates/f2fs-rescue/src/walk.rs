@@ -20,9 +20,9 @@ use crate::{
 /// Selection of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
-    /// What the volume has.
+    /// Files and directories of the volume.
     Present,
-    /// What was removed from it, at its former places, and the directories above.
+    /// Removed files and directories at their former places, and the directories above them.
     Removed,
 }
 

@@ -13,7 +13,7 @@ const AFTER: &str = "Exit codes:
 fsck has those of fsck(8): 0, 1, 4, 8, 16.
 
 Each verb has --help with examples. `flashkit man DIR` writes a man page for each, with flashkit-filling(7) on sources,
-owners and reproducible images and flashkit-json(7) on --json.
+owners and reproducible images, flashkit-json(7) on --json, and flashkit-names(7) on the names of f2fs-tools.
 
 Examples:
   flashkit mkfs card.img --size 512M --from rootfs/
@@ -40,7 +40,7 @@ pub enum Verb {
     Export(verbs::export::Args),
     /// Print a volume's properties: geometry, features, usage, state.
     Info(verbs::info::Args),
-    /// Copy an image in another format: raw, Android sparse, qcow2.
+    /// Copy an image of any format as a raw or an Android sparse one.
     Convert(verbs::convert::Args),
     /// List the partitions of a disk image or device, and their content.
     Partitions(verbs::partitions::Args),
@@ -78,7 +78,7 @@ pub enum Verb {
     Compression(verbs::compression::Args),
     /// Report usage and limits of users, groups and projects, and set limits.
     Quota(verbs::quota::Args),
-    /// Check a volume, without writing to it.
+    /// Check a volume; -p and -y repair it.
     Fsck(verbs::fsck::Args),
     /// Rescue the files of a damaged volume, without its checkpoint, tables or superblock.
     Rescue(Box<verbs::rescue::Args>),

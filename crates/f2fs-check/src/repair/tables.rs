@@ -27,7 +27,7 @@ pub struct Tables {
     pub io: Arc<Io>,
     /// The superblock that counts.
     pub superblock: Superblock,
-    /// Where everything lies.
+    /// The areas of the volume.
     pub geometry: Geometry,
     /// The pack that counts.
     pub pack: Pack,

@@ -219,11 +219,11 @@ pub const VOLUMES: &[Signature] = &[
 /// volume.
 #[rustfmt::skip]
 pub const CONTAINERS: &[(Signature, &str)] = &[
-    (sign("an Android sparse image", &[at(0)], &[b"\x3A\xFF\x26\xED"]), "convert it with simg2img"),
-    (sign("an Android super image", &[at(4096)], &[b"\x67\x44\x6C\x61"]), "lpunpack takes its partitions out"),
+    (sign("an Android sparse image", &[at(0)], &[b"\x3A\xFF\x26\xED"]), "flashkit convert makes a raw image of it"),
+    (sign("an Android super image", &[at(4096)], &[b"\x67\x44\x6C\x61"]), "flashkit partitions lists its partitions"),
     (sign("an Android boot image", &[at(0)], &[b"ANDROID!", b"VNDRBOOT"]), "it holds a kernel and no volume"),
     (sign("an Android verified boot image", &[at(0)], &[b"AVB0"]), "it holds no volume"),
-    (sign("a qcow2 image", &[at(0)], &[b"QFI\xFB"]), "convert it with qemu-img convert -O raw"),
+    (sign("a qcow2 image", &[at(0)], &[b"QFI\xFB"]), "flashkit convert makes a raw image of it"),
     (sign("a VMDK image", &[at(0)], &[b"KDMV", b"COWD"]), "convert it with qemu-img convert -O raw"),
     (sign("a VHDX image", &[at(0)], &[b"vhdxfile"]), "convert it with qemu-img convert -O raw"),
     (sign("a VHD image", &[at(0)], &[b"conectix"]), "convert it with qemu-img convert -O raw"),
