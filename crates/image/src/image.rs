@@ -1,11 +1,6 @@
 //! Opening of an image, through its formats and tables, down to the bytes that are meant.
 
-use std::{
-    io,
-    ops::Range,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io, ops::Range, path::Path, sync::Arc};
 
 use block::{Device, FileDevice, InUse, OpenOptions};
 
@@ -139,7 +134,7 @@ fn open_backing(backing: &qcow2::Backing, image: &Path, depth: usize) -> io::Res
 fn open_backing_format(
     file: Arc<FileDevice>,
     format: Option<&str>,
-    path: &PathBuf,
+    path: &Path,
     depth: usize,
 ) -> io::Result<Arc<dyn Device>> {
     let mut start = [0; 4];

@@ -77,7 +77,7 @@ fn sparse_images_are_read_and_written_as_img2simg_and_simg2img_do() {
         assert!(content(&*theirs.device()) == bytes);
         let raw = FileDevice::open(dir.join("raw"), OpenOptions::default()).unwrap();
         let mut out = File::create(dir.join("ours")).unwrap();
-        sparse::write(&raw, [0..DISK], &mut out, |_| {}).unwrap();
+        sparse::write(&raw, std::iter::once(0..DISK), &mut out, |_| {}).unwrap();
         let _ = fs::remove_file(dir.join("back"));
         run(dir, "simg2img", &["ours", "back"]).unwrap();
         assert!(fs::read(dir.join("back")).unwrap() == bytes);

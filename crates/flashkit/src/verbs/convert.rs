@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
         Format::Raw => to_raw(&*device, &args.output, &bar).with_context(|| source.to_string())?,
         Format::Sparse => {
             let fresh = Fresh::new(&args.output)?;
-            write_sparse(&*device, &fresh, vec![0..bytes], &bar)
+            write_sparse(&*device, &fresh, std::iter::once(0..bytes).collect(), &bar)
                 .with_context(|| args.output.display().to_string())?;
             fresh.finish()?;
         }
