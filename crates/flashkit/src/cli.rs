@@ -19,7 +19,7 @@ Examples:
   flashkit mkfs card.img --size 512M --from rootfs/
   flashkit ls -l card.img:/etc";
 
-/// Flash file systems in user space: make, fill and look into F2FS volumes without root and without a
+/// Flash file systems in user space: make, fill, read, change, check and rescue F2FS volumes without root and without a
 /// kernel module.
 #[derive(Parser)]
 #[command(name = "flashkit", version, max_term_width = 100, arg_required_else_help = true, after_help = AFTER)]

@@ -122,7 +122,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
-    /// [`Error::NoKey`] for an encrypted file; [`Error::NotPermitted`] for an immutable, sealed or released file, and inside an append-only file;
+    /// [`Error::NoKey`] for an encrypted file; [`Error::NotPermitted`] for an immutable, sealed or released file, and inside
+    /// an append-only file;
     /// [`Error::FileTooLarge`]; [`Error::NoSpace`] and [`Error::Quota`], with nothing written; those of [every
     /// change](Engine#errors).
     pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
@@ -212,7 +213,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
-    /// [`Error::NoKey`] for an encrypted file; [`Error::NotPermitted`] for an immutable, sealed or append-only file; [`Error::FileTooLarge`];
+    /// [`Error::NoKey`] for an encrypted file; [`Error::NotPermitted`] for an immutable, sealed or append-only file;
+    /// [`Error::FileTooLarge`];
     /// [`Error::Invalid`] inside a cluster of a released file; those of [every change](Engine#errors).
     pub fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
         self.begin()?;

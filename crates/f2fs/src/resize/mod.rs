@@ -1,8 +1,9 @@
 //! Resizing of a closed volume: growing and shrinking.
 //!
 //! The [`Plan`] is pure: it follows from the superblock and the counts of the checkpoint. Then the engine moves blocks out
-//! of the way, and closes the volume. The rest works on the tables of the closed volume ([`snapshot`], [`tables`]), and switches to the new size by the superblock. docs/DESIGN.md has the
-//! order of the writes, and the state after a power cut at each of them.
+//! of the way, and closes the volume. The rest works on the tables of the closed volume ([`snapshot`], [`tables`]), and
+//! switches to the new size by the superblock. docs/DESIGN.md has the order of the writes, and the state after a power
+//! cut at each of them.
 //!
 //! *Invariants*: a block that the old size needs is overwritten only after both superblocks have the new one. At any time
 //! the first readable superblock and the newest checkpoint describe all files. The count of free segments in a checkpoint

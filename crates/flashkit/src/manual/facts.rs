@@ -41,7 +41,7 @@ pub fn exit_note(name: &str) -> Option<&'static str> {
         "flashkit-bench" => "An experiment that failed gives 1.",
         "flashkit-fsck" => {
             "Instead of these it has the exit codes of fsck(8): 0 without findings, 1 where all were repaired, 4 with \
-             findings that are left, 8 where the check failed, 16 for a call that makes no sense."
+             findings that are left, 8 where the check failed, 16 for invalid arguments."
         }
         "flashkit-mount" => "In the foreground, a volume that could not be unmounted cleanly gives 1.",
         _ => return None,

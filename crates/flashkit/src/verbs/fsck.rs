@@ -31,7 +31,7 @@ const CORRECTED: u8 = 1;
 const UNCORRECTED: u8 = 4;
 /// Exit code: the check itself failed.
 const OPERATIONAL: u8 = 8;
-/// Exit code: the call makes no sense.
+/// Exit code: the arguments are invalid.
 const USAGE: u8 = 16;
 
 /// Arguments of `fsck`.
@@ -46,7 +46,7 @@ Exit codes, as of fsck(8):
   1   there were findings, and all are repaired
   4   there are findings, and none was repaired
   8   the check failed, for example because there is no volume, or it is in use
-  16  the call makes no sense
+  16  the arguments are invalid; nothing was done
 
 A notice is a state that the next mount resolves, such as an fsync after the last checkpoint.
 
@@ -60,7 +60,7 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     image: Image,
-    /// Only look, and print the plan of a repair.
+    /// Print the findings and the plan of a repair, and write nothing.
     #[arg(short = 'n', conflicts_with_all = ["auto", "preen", "yes", "undo"])]
     no: bool,
     /// Check even if the volume is marked as clean; every check does.
@@ -69,7 +69,7 @@ pub struct Args {
     /// The same as -p.
     #[arg(short = 'a', conflicts_with = "yes")]
     auto: bool,
-    /// Repair if every repair is certain; otherwise say that a person is needed.
+    /// Repair if every part of the repair is certain; otherwise write nothing and print that a decision is needed.
     #[arg(short = 'p', conflicts_with = "yes")]
     preen: bool,
     /// Repair everything that can be repaired.
