@@ -122,12 +122,17 @@ fn metadata(device: &dyn Device, at: u64, size: u64) -> io::Result<Vec<Partition
             .ok_or_else(|| damaged("a table outside of the tables"))
     };
     let extents: Vec<&[u8]> = table(92, 24)?.collect();
+    // Each extent belongs to one partition. Without the limit, shared lists need memory without bound.
+    let mut unclaimed = extents.len();
     let mut used = Vec::new();
     let partition = |(number, entry): (u32, &[u8])| {
         let (first, count) = (little(&entry[40..44]) as usize, little(&entry[44..48]) as usize);
         let own = first.checked_add(count).and_then(|end| extents.get(first..end));
         let own =
             own.ok_or_else(|| damaged(&format!("partition {number} has extents that are not there")))?;
+        unclaimed = unclaimed.checked_sub(count).ok_or_else(|| {
+            damaged(&format!("partition {number}: the partitions have more extents than the table"))
+        })?;
         let extents = own.iter().map(|entry| extent(entry)).collect::<Result<Vec<_>, _>>();
         let extents = extents.map_err(|what| damaged(&format!("partition {number}: {what}")))?;
         used.extend(
@@ -184,6 +189,18 @@ pub(crate) mod tests {
 
     /// Writes metadata with one slot and its backup, as liblp does.
     pub(crate) fn make(device: &dyn Device, partitions: &[Raw<'_>]) {
+        make_with(device, partitions, Lists::Own);
+    }
+
+    /// Lists of extents of the partitions.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Lists {
+        Own,
+        /// All partitions have the list of the first one.
+        Shared,
+    }
+
+    fn make_with(device: &dyn Device, partitions: &[Raw<'_>], lists: Lists) {
         let mut geometry = vec![0; 52];
         geometry[..4].copy_from_slice(GEOMETRY_MAGIC);
         geometry[4] = 52;
@@ -199,6 +216,11 @@ pub(crate) mod tests {
             entry[40..44].copy_from_slice(&count.to_le_bytes());
             entry[44..48].copy_from_slice(&(list.len() as u32).to_le_bytes());
             names.extend(entry);
+            if lists == Lists::Shared && count > 0 {
+                let first = names.len() - entry.len() + 40;
+                names[first..first + 4].fill(0);
+                continue;
+            }
             for (sectors, kind, start) in *list {
                 extents.extend(sectors.to_le_bytes());
                 extents.extend(kind.to_le_bytes());
@@ -253,6 +275,16 @@ pub(crate) mod tests {
         device.write(8192 + 40, &[1, 1, 1, 1]).unwrap();
         let error = read(&device).unwrap_err().to_string();
         assert_eq!(error, "super partition: geometry at byte 8192: wrong checksum");
+    }
+
+    #[test]
+    fn partitions_that_share_an_extent_list_are_refused() {
+        let device = MemoryDevice::new(8 << 20);
+        // Extents of zeroes never overlap on the disk.
+        let list: &[_] = &[(8, ZERO as u32, 0)];
+        make_with(&device, &[("one", list), ("two", list)], Lists::Shared);
+        let error = read(&device).unwrap_err().to_string();
+        assert!(error.contains("partition 2: the partitions have more extents than the table"), "{error}");
     }
 
     #[test]
