@@ -47,6 +47,8 @@ pub struct Qcow2 {
 struct Writer {
     refcounts: Refcounts,
     has_cleared: bool,
+    /// True after a flush that failed: the tables on the device may lack changes that memory no longer has as such.
+    has_failed: bool,
 }
 
 struct Tables {
@@ -102,6 +104,7 @@ impl Qcow2 {
             (None, true) => Some(Writer {
                 refcounts: Refcounts::read(&file, &header)?,
                 has_cleared: header.autoclear == 0,
+                has_failed: false,
             }),
         };
         let l1 = read_bytes(&*file, header.l1_at, header.l1_entries * 8)?.unwrap_or_default();
@@ -241,7 +244,12 @@ impl Qcow2 {
         let (l1_index, l2_index) = self.place(cluster);
         let tables = &mut *lock(&self.tables);
         match tables.l1[l1_index] {
-            0 => {
+            reserved if reserved & !(COPIED | PLACE) != 0 => {
+                return Err(invalid(format!(
+                    "qcow2: entry {l1_index} of the L1 table, {reserved:#x}, has reserved bits"
+                )));
+            }
+            hole if hole & PLACE == 0 => {
                 let at = writer.refcounts.allocate(&self.file)?;
                 tables.l1[l1_index] = at | COPIED;
                 tables.l1_changes.insert(l1_index);
@@ -280,6 +288,7 @@ impl Qcow2 {
     ) -> io::Result<()> {
         let mut writer = lock(&self.writer);
         let writer = writer.as_mut().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
+        writer.check()?;
         if !writer.has_cleared {
             self.file.write(AUTOCLEAR_AT, &[0; 8])?;
             writer.has_cleared = true;
@@ -301,8 +310,17 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Makes data durable, then the tables that refer to it, then frees the clusters to which nothing refers any more.
+    /// Flushes everything, unless a flush has failed before.
     fn flush_all(&self, writer: &mut Writer) -> io::Result<()> {
+        writer.check()?;
+        writer.has_failed = true;
+        self.flush_in_order(writer)?;
+        writer.has_failed = false;
+        Ok(())
+    }
+
+    /// Makes data durable, then the tables that refer to it, then frees the clusters to which nothing refers any more.
+    fn flush_in_order(&self, writer: &mut Writer) -> io::Result<()> {
         writer.refcounts.write(&self.file)?;
         self.file.flush()?;
         let has_changes = {
@@ -339,6 +357,15 @@ impl Qcow2 {
             // A cluster of zeroes hides that of the backing file.
             (_, Some(_)) if self.header.version > 2 => self.remap(writer, cluster, mapping, ZERO),
             (_, Some(_)) => Ok(()),
+        }
+    }
+}
+
+impl Writer {
+    fn check(&self) -> io::Result<()> {
+        match self.has_failed {
+            false => Ok(()),
+            true => Err(io::Error::other("qcow2: an earlier flush failed; the image takes no more changes")),
         }
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! *Invariant*: a changed refcount is in memory until [`Refcounts::write`].
 
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::{BTreeMap, HashSet},
+    io,
+};
 
 use block::{Device, FileDevice};
 
@@ -23,6 +26,10 @@ pub struct Refcounts {
     /// Place of the table, and the place of each block; 0 for a block that does not exist.
     table_at: u64,
     table: Vec<u64>,
+    /// Places of all blocks, which must not be allocated.
+    block_places: HashSet<u64>,
+    /// Bytes of the L1 table.
+    l1: std::ops::Range<u64>,
     /// Entries of the table that changed.
     table_changes: Vec<usize>,
     /// Blocks in memory by their entries in the table, each with true if it changed.
@@ -39,11 +46,14 @@ impl Refcounts {
         let bytes = read_bytes(file, header.refcount_table_at, length as usize)?
             .ok_or_else(|| invalid("qcow2: the refcount table lies behind the end of the file"))?;
         let table = bytes.chunks_exact(8).map(|entry| u64::from_be_bytes(entry.try_into().expect("8 bytes")));
+        let table: Vec<u64> = table.collect();
         Ok(Refcounts {
             cluster_bytes: header.cluster_bytes(),
             entry_bytes: 1 << header.refcount_order.saturating_sub(3),
             table_at: header.refcount_table_at,
-            table: table.collect(),
+            block_places: table.iter().copied().collect(),
+            l1: header.l1_at..header.l1_at + 8 * header.l1_entries as u64,
+            table,
             table_changes: Vec::new(),
             blocks: BTreeMap::new(),
             cursor: 0,
@@ -103,6 +113,12 @@ impl Refcounts {
             let cluster = self.cursor;
             match self.get(file, cluster)? {
                 None => self.make_block(file, cluster)?,
+                Some(0) if self.is_metadata(cluster) => {
+                    let at = cluster * self.cluster_bytes;
+                    return Err(invalid(format!(
+                        "qcow2: the cluster at byte {at} has metadata and no refcount; qemu-img check -r all repairs that"
+                    )));
+                }
                 Some(0) => {
                     self.set(file, cluster, 1)?;
                     self.cursor = cluster + 1;
@@ -118,6 +134,17 @@ impl Refcounts {
                 Some(_) => self.cursor = cluster + 1,
             }
         }
+    }
+
+    /// Returns true for the header, the L1 table, the refcount table and its blocks.
+    fn is_metadata(&self, cluster: u64) -> bool {
+        let at = cluster * self.cluster_bytes;
+        let end = at + self.cluster_bytes;
+        let table_end = self.table_at + self.table.len() as u64 * 8;
+        cluster == 0
+            || (at < table_end && self.table_at < end)
+            || (at < self.l1.end && self.l1.start < end)
+            || self.block_places.contains(&at)
     }
 
     /// Makes the file long enough for a cluster.
@@ -143,6 +170,7 @@ impl Refcounts {
         let (index, _) = self.place(cluster);
         self.cover(file, cluster + used - 1)?;
         self.table[index] = cluster * self.cluster_bytes;
+        self.block_places.insert(self.table[index]);
         self.table_changes.push(index);
         self.blocks.insert(index, (vec![0; self.cluster_bytes as usize], true));
         (cluster..cluster + used).try_for_each(|cluster| self.set(file, cluster, 1))
@@ -208,8 +236,8 @@ impl Refcounts {
         Ok(())
     }
 
-    /// Writes all changes. The table may precede its blocks: a block that is not yet written says that its clusters are
-    /// free, and nothing on the device refers to them before the next flush.
+    /// Writes all changes. New blocks are durable before the table refers to them: one that is not would say that its own
+    /// cluster is free.
     pub fn write(&mut self, file: &FileDevice) -> io::Result<()> {
         for (index, (bytes, is_changed)) in &mut self.blocks {
             if *is_changed {
@@ -217,6 +245,10 @@ impl Refcounts {
                 *is_changed = false;
             }
         }
+        if self.table_changes.is_empty() {
+            return Ok(());
+        }
+        file.flush()?;
         for index in std::mem::take(&mut self.table_changes) {
             file.write(self.table_at + 8 * index as u64, &self.table[index].to_be_bytes())?;
         }
