@@ -10,7 +10,7 @@ use crate::{
     qcow2::{self, Qcow2},
     source::{Part, Source},
     sparse::{self, SparseImage},
-    table::Table,
+    table::{Table, TableKind},
 };
 
 /// Maximum number of backing files behind each other.
@@ -38,7 +38,7 @@ impl Image {
         let mut image = Image { file, decoded, parts: Vec::new() };
         for part in source.parts() {
             let device = image.device();
-            let extents = extents_of(&*device, part)?;
+            let extents = extents_of(&*device, part, options)?;
             // An extent behind the end is an error here rather than at the first access.
             Extents::new(device, extents.iter().copied())?;
             image.parts.push(extents);
@@ -151,10 +151,19 @@ fn open_backing_format(
 }
 
 /// Returns the bytes of a part of a disk.
-fn extents_of(disk: &dyn Device, part: &Part) -> io::Result<Vec<Extent>> {
+fn extents_of(disk: &dyn Device, part: &Part, options: OpenOptions) -> io::Result<Vec<Extent>> {
     match part {
         Part::Partition(selector) => match Table::read(disk)? {
-            Some(table) => Ok(table.find(selector)?.extents.clone()),
+            Some(table) => {
+                let partition = table.find(selector)?;
+                if options.write && table.kind == TableKind::Mbr && partition.is_extended() {
+                    let what = format!(
+                        "partition {selector:?} contains the logical partitions, so it is not written"
+                    );
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+                }
+                Ok(partition.extents.clone())
+            }
             None => Err(invalid(format!(
                 "there are no partitions, so there is no partition {selector:?}: neither GPT nor MBR nor Android super"
             ))),

@@ -56,6 +56,11 @@ pub struct Partition {
 }
 
 impl Partition {
+    /// Returns true for the partition of an MBR that contains the logical ones.
+    pub(crate) fn is_extended(&self) -> bool {
+        mbr::EXTENDED.iter().any(|kind| self.type_id == mbr::type_name(*kind))
+    }
+
     /// Returns the first byte on the disk, unless the partition has none there.
     pub fn start_bytes(&self) -> Option<u64> {
         self.extents.iter().find_map(|extent| extent.start_bytes)

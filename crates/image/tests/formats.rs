@@ -333,3 +333,61 @@ fn damaged_images_give_errors() {
         }
     }
 }
+
+/// Makes a qcow2 image of 1 MiB with 64 KiB clusters and puts bytes at a place in the file. Returns the error of a write.
+fn write_to_damaged(dir: &Path, at: u64, bytes: &[u8]) -> Option<std::io::Result<()>> {
+    run(dir, "qemu-img", &["create", "-q", "-f", "qcow2", "q", "1M"])?;
+    let file = fs::File::options().write(true).open(dir.join("q")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, bytes, at).unwrap();
+    drop(file);
+    let image = open(dir, "q", WRITE).unwrap();
+    let device = image.device();
+    Some(device.write(0, &[7; 512]).and_then(|()| device.flush()))
+}
+
+/// Places of the refcount block and the L1 table in an image that qemu-img makes.
+const REFCOUNT_BLOCK_AT: u64 = 0x20000;
+const L1_AT: u64 = 0x30000;
+
+#[test]
+fn clusters_with_metadata_are_not_allocated() {
+    let dir = tempfile::tempdir().unwrap();
+    for cluster in 0..4 {
+        let Some(written) = write_to_damaged(dir.path(), REFCOUNT_BLOCK_AT + 2 * cluster, &[0, 0]) else {
+            return;
+        };
+        let error = written.unwrap_err().to_string();
+        let told = format!("the cluster at byte {} has metadata and no refcount", cluster << 16);
+        assert!(error.contains(&told), "{error}");
+    }
+}
+
+#[test]
+fn an_l1_entry_without_a_place_is_a_hole_unless_it_has_reserved_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(written) = write_to_damaged(dir.path(), L1_AT, &(1u64 << 63).to_be_bytes()) else { return };
+    written.unwrap();
+    run(dir.path(), "qemu-img", &["check", "-q", "-f", "qcow2", "q"]).unwrap();
+    let error = write_to_damaged(dir.path(), L1_AT, &(1u64 << 60).to_be_bytes()).unwrap().unwrap_err();
+    assert!(
+        error.to_string().contains("entry 0 of the L1 table, 0x1000000000000000, has reserved bits"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_extended_partition_is_read_and_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    bytes[450] = 0x05;
+    bytes[454] = 8;
+    bytes[458] = 64;
+    bytes[510..512].copy_from_slice(&[0x55, 0xAA]);
+    fs::write(dir.path().join("disk"), bytes).unwrap();
+    assert_eq!(
+        open(dir.path(), "disk#1", OpenOptions::default()).unwrap().device().geometry().size_bytes,
+        64 * 512
+    );
+    let error = open(dir.path(), "disk#1", WRITE).err().unwrap().to_string();
+    assert_eq!(error, "partition \"1\" contains the logical partitions, so it is not written");
+}

@@ -13,13 +13,18 @@ use crate::{
 /// Size of a boot sector in bytes, also on disks with larger sectors.
 const BOOT_BYTES: usize = 512;
 /// Types of extended partitions: those of DOS, Windows 95 and Linux.
-const EXTENDED: [u8; 3] = [0x05, 0x0F, 0x85];
+pub(super) const EXTENDED: [u8; 3] = [0x05, 0x0F, 0x85];
 /// Type of the partition that stands for a GPT.
 const PROTECTIVE: u8 = 0xEE;
 /// Number of the first logical partition.
 const FIRST_LOGICAL: u32 = 5;
 /// Maximum number of boot records in a chain, as in Linux.
 const CHAIN_MAX: usize = 100;
+
+/// Returns the name of a type of partitions.
+pub(super) fn type_name(kind: u8) -> String {
+    format!("{kind:#04x}")
+}
 
 /// An entry of a boot record, in sectors.
 #[derive(Debug, Clone, Copy)]
@@ -100,7 +105,7 @@ impl Sector {
             number,
             name: None,
             id: Some(format!("{:08x}-{number:02x}", self.signature)),
-            type_id: format!("{:#04x}", entry.kind),
+            type_id: type_name(entry.kind),
             extents: vec![Extent {
                 start_bytes: Some(start),
                 length_bytes: entry.sectors * self.sector_bytes,
