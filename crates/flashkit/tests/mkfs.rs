@@ -132,6 +132,21 @@ fn a_source_that_is_no_archive_is_named_and_not_the_image() {
 }
 
 #[test]
+fn a_probe_writes_only_to_the_range_of_the_volume() {
+    let dir = shared_dir();
+    let dir = dir.path();
+    let (before, after) = (noise(4 << 20), noise(3 << 20));
+    let disk = File::create(dir.join("disk.img")).unwrap();
+    disk.write_all_at(&before, 0).unwrap();
+    disk.write_all_at(&after, 68 << 20).unwrap();
+    ok(dir, &["mkfs", "-q", "--probe", "--offset", "4M", "--length", "64M", "disk.img"]);
+    let disk = fs::read(dir.join("disk.img")).unwrap();
+    assert!(disk[..4 << 20] == before, "the bytes before the range");
+    assert!(disk[68 << 20..] == after, "the bytes behind the range");
+    ok(dir, &["info", "disk.img", "--offset", "4M", "--length", "64M"]);
+}
+
+#[test]
 fn options_without_effect_are_refused_and_owners_reach_the_root() {
     let dir = shared_dir();
     let dir = dir.path();

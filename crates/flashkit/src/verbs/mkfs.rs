@@ -319,12 +319,13 @@ fn advice(args: &Args, existing: Existing) -> Result<Option<Advice>> {
     if args.dry_run {
         bail!("--probe writes to the device and cannot be used with --dry-run; flashkit probe reads it only");
     }
-    let image = args.image.to_str().context("--probe needs a name in UTF-8")?;
+    args.image.to_str().context("--probe needs a name in UTF-8")?;
+    let source = args.range.of(&args.image);
     match existing {
-        Existing::Nothing => bail!("{image}: no such file or device to probe"),
+        Existing::Nothing => bail!("{source}: no such file or device to probe"),
         Existing::File { .. } | Existing::InPlace { .. } => {
             let options = probe::Options { write: true, ..probe::Options::default() };
-            Ok(Some(super::probe::look(image, options, args.quiet || args.json)?.advice()))
+            Ok(Some(super::probe::look(&source, options, args.quiet || args.json)?.advice()))
         }
     }
 }

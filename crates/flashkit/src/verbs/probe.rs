@@ -86,9 +86,14 @@ pub fn run(args: &Args) -> Result<()> {
     render::print(&findings, args.json, |findings, out| write!(out, "{}", findings.to_text()))
 }
 
-/// Probes the subject named `target`.
-pub fn look(target: &str, options: Options, verbosity: impl Into<Verbosity>) -> Result<Findings> {
-    Subject::find(target)?.look(target, options, verbosity.into())
+/// Probes the subject that a source names: of a part of an image only the part.
+pub fn look(source: &Source, options: Options, verbosity: impl Into<Verbosity>) -> Result<Findings> {
+    let target = source.to_string();
+    let subject = match source.is_part() {
+        true => Subject::Device(source.clone()),
+        false => Subject::find(&target)?,
+    };
+    subject.look(&target, options, verbosity.into())
 }
 
 /// The subject of a probe.
