@@ -77,6 +77,8 @@ pub struct Certainty {
     pub unmapped: u64,
     /// Blocks past the end of the image.
     pub missing: u64,
+    /// Blocks that cannot be read.
+    pub unreadable: u64,
 }
 
 impl Certainty {
@@ -99,6 +101,7 @@ impl Certainty {
             reused: 0,
             unmapped: 0,
             missing: 0,
+            unreadable: 0,
         };
         for piece in pieces {
             if let Piece::Lost { blocks } = piece {
@@ -111,6 +114,7 @@ impl Certainty {
                     Verdict::Contradicted => &mut certainty.contradicted,
                     Verdict::Reused => &mut certainty.reused,
                     Verdict::Missing => &mut certainty.missing,
+                    Verdict::Unreadable => &mut certainty.unreadable,
                 };
                 *count += 1;
             });
@@ -121,7 +125,7 @@ impl Certainty {
     /// Blocks that are lost.
     #[must_use]
     pub fn lost_blocks(&self) -> u64 {
-        self.reused + self.unmapped + self.missing
+        self.reused + self.unmapped + self.missing + self.unreadable
     }
 
     /// Returns the grade.
@@ -162,6 +166,7 @@ impl fmt::Display for Certainty {
             (self.reused, "reused"),
             (self.unmapped, "lost with a node"),
             (self.missing, "past the end of the image"),
+            (self.unreadable, "unreadable"),
         ];
         for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
             write!(f, ", {count} {} {what}", if count == 1 { "block" } else { "blocks" })?;

@@ -105,7 +105,8 @@ impl Content<'_> {
     fn check(&self, block: u64, addr: BlockAddr, nid: Nid, index: u16) -> Result<()> {
         let place = Place::File(self.inode.ino(), block);
         match self.judge.verdict(self.inode, addr, nid, index) {
-            Verdict::Agreeing | Verdict::Unproven | Verdict::Contradicted => Ok(()),
+            // The error of the device says more about a block that cannot be read.
+            Verdict::Agreeing | Verdict::Unproven | Verdict::Contradicted | Verdict::Unreadable => Ok(()),
             Verdict::Reused => Err(Error::corrupt(place, format!("another file has reused {addr}"))),
             Verdict::Missing => Err(Error::corrupt(place, format!("{addr} is past the end of the image"))),
         }

@@ -31,6 +31,8 @@ pub(crate) enum Verdict {
     Reused,
     /// It is past the end of the image.
     Missing,
+    /// It cannot be read.
+    Unreadable,
 }
 
 /// The evidence on blocks.
@@ -51,6 +53,9 @@ impl Judge<'_> {
         }
         if self.claims.is_of_another(inode, addr, nid, index) {
             return Verdict::Reused;
+        }
+        if self.nodes.shape.is_unreadable(addr) {
+            return Verdict::Unreadable;
         }
         match self.summaries.owner(self.nodes.shape, addr) {
             None => Verdict::Unproven,

@@ -32,6 +32,7 @@ mod facts;
 mod inference;
 mod judge;
 mod map;
+mod masked;
 mod nodes;
 mod pieces;
 mod progress;
@@ -49,7 +50,8 @@ mod walk;
 
 pub use certainty::{Certainty, Choice, Grade};
 pub use facts::Facts;
-pub use map::{Map, Status};
+pub use map::{Map, Origin, Status};
+pub use masked::Masked;
 pub use progress::{Progress, Stage};
 pub use rescue::{Options, RemovedFiles, Rescue, rescue};
 pub use source::RescueSource;

@@ -25,6 +25,18 @@ impl Status {
     }
 }
 
+/// First line of the maps of this crate.
+const TITLE: &str = "# Mapfile. Created by flashkit";
+
+/// Program that made a map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// This one: bytes with no status, or untried ones, may be read.
+    Flashkit,
+    /// Another one, of a copy: bytes that were not read are not those of the device.
+    Other,
+}
+
 /// The parts of a device, in ascending order, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Map {
@@ -32,11 +44,14 @@ pub struct Map {
 }
 
 impl Map {
-    /// Reads a mapfile. Parts that ddrescue has given up for now count as untried.
+    /// Reads a mapfile. In the map of another program everything that is not marked as read is bad: the copy has
+    /// other bytes there.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the line that is no part.
-    pub fn parse(text: &str) -> Result<Map> {
+    /// [`Error::Invalid`] with the line that is no part, or that begins before the end of the one in front of it.
+    pub fn parse(text: &str) -> Result<(Map, Origin)> {
+        let is_own = text.lines().next() == Some(TITLE);
+        let origin = if is_own { Origin::Flashkit } else { Origin::Other };
         let lines = text.lines().enumerate().filter(|(_, line)| {
             let line = line.trim_start();
             !line.is_empty() && !line.starts_with('#')
@@ -51,13 +66,52 @@ impl Map {
             let status = match status {
                 "-" => Status::Bad,
                 "+" => Status::Read,
-                "?" | "*" | "/" => Status::Untried,
+                "?" | "*" | "/" if is_own => Status::Untried,
+                "?" | "*" | "/" => Status::Bad,
                 _ => return Err(bad()),
             };
             let end = start.checked_add(length).ok_or_else(bad)?;
+            if start < map.end() {
+                return Err(bad());
+            }
+            map.skip_to(start, if is_own { Status::Untried } else { Status::Bad });
             map.push(start..end, status);
         }
-        Ok(map)
+        if !is_own {
+            map.skip_to(u64::MAX, Status::Bad);
+        }
+        Ok((map, origin))
+    }
+
+    fn end(&self) -> u64 {
+        self.parts.last().map_or(0, |(bytes, _)| bytes.end)
+    }
+
+    /// Returns the map of two passes over a device. What one of them could not read stays bad.
+    #[must_use]
+    pub fn merged(&self, other: &Map) -> Map {
+        let parts = || self.parts.iter().chain(&other.parts);
+        let mut bounds: Vec<u64> = parts().flat_map(|(part, _)| [part.start, part.end]).collect();
+        bounds.sort_unstable();
+        bounds.dedup();
+        let mut map = Map::default();
+        for pair in bounds.windows(2) {
+            let bytes = pair[0]..pair[1];
+            let status = match [self.at(bytes.start), other.at(bytes.start)] {
+                both if both.contains(&Status::Bad) => Status::Bad,
+                both if both.contains(&Status::Read) => Status::Read,
+                _ => Status::Untried,
+            };
+            map.skip_to(bytes.start, Status::Untried);
+            map.push(bytes, status);
+        }
+        map
+    }
+
+    /// Status of a byte.
+    fn at(&self, byte: u64) -> Status {
+        let part = self.parts.get(self.parts.partition_point(|(part, _)| part.end <= byte));
+        part.filter(|(part, _)| part.start <= byte).map_or(Status::Untried, |(_, status)| *status)
     }
 
     /// Adds a part after all others. A part with the status of the one before is merged with it.
@@ -71,12 +125,9 @@ impl Map {
         }
     }
 
-    /// Adds untried parts before `start` up to the last part.
-    pub(crate) fn skip_to(&mut self, start: u64) {
-        let end = self.parts.last().map_or(0, |(bytes, _)| bytes.end);
-        if end < start {
-            self.push(end..start, Status::Untried);
-        }
+    /// Gives the bytes from the last part to `start` a status.
+    pub(crate) fn skip_to(&mut self, start: u64, status: Status) {
+        self.push(self.end()..start, status);
     }
 
     /// Returns true if a part of these bytes is bad.
@@ -102,9 +153,9 @@ fn number(text: &str) -> Option<u64> {
 
 impl fmt::Display for Map {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "# Mapfile. Created by flashkit")?;
+        writeln!(f, "{TITLE}")?;
         writeln!(f, "# current_pos  current_status  current_pass")?;
-        let end = self.parts.last().map_or(0, |(part, _)| part.end);
+        let end = self.end();
         writeln!(f, "0x{end:08X}     +               1")?;
         writeln!(f, "#      pos        size  status")?;
         for (part, status) in &self.parts {
@@ -124,8 +175,8 @@ mod tests {
         map.push(0..4096, Status::Read);
         map.push(4096..8192, Status::Read);
         map.push(8192..8704, Status::Bad);
-        map.skip_to(1 << 20);
-        assert_eq!(Map::parse(&map.to_string()).expect("our own"), map);
+        map.skip_to(1 << 20, Status::Untried);
+        assert_eq!(Map::parse(&map.to_string()).expect("our own"), (map.clone(), Origin::Flashkit));
         assert_eq!(map.bytes(Status::Read), 8192);
         assert!(map.is_bad(&(8000..8200)) && !map.is_bad(&(0..8192)) && !map.is_bad(&(8704..9000)));
     }
@@ -135,9 +186,23 @@ mod tests {
         let text = "# Rescue Logfile. Created by GNU ddrescue version 1.27\n# Command line: ddrescue a b\n\
                     # current_pos  current_status  current_pass\n0x0     ?   1\n#  pos  size  status\n\
                     0x00000000  0x00001000  +\n0x00001000  0x00000200  -\n0x00001200  0x00000E00  *\n";
-        let map = Map::parse(text).expect("ddrescue's");
-        assert_eq!((map.bytes(Status::Read), map.bytes(Status::Bad)), (4096, 512));
+        let (map, origin) = Map::parse(text).expect("ddrescue's");
+        assert_eq!((map.bytes(Status::Read), origin), (4096, Origin::Other));
+        for bytes in [4096..4097, 0x1200..0x1201, 0x2000..0x2001, 1 << 40..(1 << 40) + 1] {
+            assert!(map.is_bad(&bytes), "{bytes:?} was not read");
+        }
+        assert!(!map.is_bad(&(0..4096)));
+        assert!(Map::parse("0x0 + 1\n0x10 0x10 +\n0x0 0x20 -").is_err(), "parts that overlap");
         assert!(Map::parse("0x0 + 1\n0x0 zz +").is_err());
         assert!(Map::parse("0x0 + 1\n0xFFFFFFFFFFFFFFFF 2 +").is_err());
+    }
+
+    #[test]
+    fn a_bad_part_stays_bad_in_a_merged_map() {
+        let map = |text: &str| Map::parse(&format!("{TITLE}\n0x0 ? 1\n{text}")).expect("a map").0;
+        let old = map("0 10 +\n10 10 -\n20 10 ?");
+        let new = map("0 5 ?\n5 10 +\n15 5 ?\n20 20 +");
+        assert_eq!(old.merged(&new), map("0 10 +\n10 10 -\n20 20 +"));
+        assert_eq!(new.merged(&old), old.merged(&new));
     }
 }

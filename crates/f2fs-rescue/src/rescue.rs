@@ -31,8 +31,6 @@ pub struct Options {
     pub as_of: Option<u64>,
     /// Search for removed files.
     pub removed: RemovedFiles,
-    /// Parts of the device that are known to be bad; they are not read again.
-    pub map: Map,
     /// Memory for the table of node versions, in bytes. If it is full, old versions are left out.
     pub memory_bytes: usize,
 }
@@ -44,7 +42,6 @@ impl Default for Options {
             offset_bytes: None,
             as_of: None,
             removed: RemovedFiles::Ignore,
-            map: Map::default(),
             memory_bytes: 1 << 30,
         }
     }
@@ -70,7 +67,6 @@ pub struct Rescue {
     /// Removed files and the owners of their blocks, if they were searched for.
     pub(crate) removed: Option<(Removed, Claims)>,
     facts: Facts,
-    map: Map,
 }
 
 /// Rebuilds the tree of the volume on a device, and only reads from it. `progress` is called often.
@@ -83,7 +79,7 @@ pub fn rescue(
     options: &Options,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Rescue> {
-    let shape = Shape::find(&device, options)?;
+    let mut shape = Shape::find(&device, options)?;
     let evidence = Evidence::read(&shape);
     let summaries = Summaries::new(&shape, evidence.as_ref());
     let versions_max = options.memory_bytes / size_of::<crate::versions::Version>();
@@ -92,10 +88,10 @@ pub fn rescue(
         evidence: evidence.as_ref(),
         summaries: &summaries,
         as_of: options.as_of.map(low_half),
-        map: &options.map,
         versions_max: versions_max.max(1024),
     };
     let mut scanned = scan.run(progress);
+    shape.read = std::mem::take(&mut scanned.map);
     if scanned.versions.len() == 0 {
         return Err(Error::NotF2fs("there are no nodes on the device".into()));
     }
@@ -119,19 +115,8 @@ pub fn rescue(
         let claims = Claims::collect(nodes, &summaries, &all, progress);
         (removed, claims)
     });
-    let map = std::mem::take(&mut scanned.map);
     let facts = facts(&shape, evidence.as_ref(), &scanned, &tree);
-    Ok(Rescue {
-        shape,
-        versions: scanned.versions,
-        summaries,
-        claims,
-        other_owner,
-        tree,
-        removed,
-        facts,
-        map,
-    })
+    Ok(Rescue { shape, versions: scanned.versions, summaries, claims, other_owner, tree, removed, facts })
 }
 
 /// Indices of the inodes that were not removed.
@@ -170,7 +155,7 @@ impl Rescue {
     /// The parts of the device that were read by the scan.
     #[must_use]
     pub fn map(&self) -> &Map {
-        &self.map
+        &self.shape.read
     }
 
     /// Lists the rescued inodes, without their content. A name whose inode is lost is an error.

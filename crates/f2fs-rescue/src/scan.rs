@@ -44,8 +44,6 @@ pub(crate) struct Scan<'a> {
     pub(crate) summaries: &'a Summaries,
     /// Only versions of this checkpoint and of older ones count.
     pub(crate) as_of: Option<u32>,
-    /// Parts of the device that are known to be bad.
-    pub(crate) map: &'a Map,
     /// Maximum number of versions.
     pub(crate) versions_max: usize,
 }
@@ -76,17 +74,15 @@ impl Scan<'_> {
     fn read(&self, first: BlockAddr, buffer: &mut [u8], scanned: &mut Scanned) {
         let size = self.shape.block_size().bytes();
         let count = buffer.len() / size;
-        let start = (u64::from(first.0) * size as u64).saturating_add_signed(self.shape.start);
-        let bytes = start..start + buffer.len() as u64;
-        let is_bad = self.map.is_bad(&bytes);
-        if !is_bad && self.shape.io.read(first, Place::Block(first), buffer).is_ok() {
-            scanned.map.skip_to(bytes.start);
+        let bytes = self.shape.bytes(first, buffer.len() as u64);
+        if self.shape.io.read(first, Place::Block(first), buffer).is_ok() {
+            scanned.map.skip_to(bytes.start, Status::Untried);
             scanned.map.push(bytes, Status::Read);
             for (addr, block) in (first.0..).zip(buffer.chunks_exact(size)) {
                 self.block(BlockAddr(addr), block, scanned);
             }
         } else if count == 1 {
-            scanned.map.skip_to(bytes.start);
+            scanned.map.skip_to(bytes.start, Status::Untried);
             scanned.map.push(bytes, Status::Bad);
             scanned.unreadable_blocks += 1;
         } else {

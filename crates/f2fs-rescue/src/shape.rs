@@ -1,6 +1,6 @@
 //! The geometry of a volume, from a superblock or by inference.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use block::Device;
 use f2fs::{
@@ -15,6 +15,7 @@ use f2fs::{
 };
 
 use crate::{
+    Map,
     inference::{self, Inferred},
     raw_node::Limits,
     rescue::Options,
@@ -39,9 +40,11 @@ pub(crate) struct Shape {
     /// Numbers that no node exceeds.
     pub(crate) limits: Limits,
     /// Blocks that may be nodes or data and lie on the device.
-    pub(crate) blocks: std::ops::Range<u64>,
+    pub(crate) blocks: Range<u64>,
     /// Byte of the device at which the volume starts.
     pub(crate) start: i64,
+    /// The parts of the device that the scan has read; empty before.
+    pub(crate) read: Map,
 }
 
 impl Shape {
@@ -82,6 +85,7 @@ impl Shape {
             known: Some((sb, copy, geometry)),
             limits,
             start,
+            read: Map::default(),
         })
     }
 
@@ -98,6 +102,7 @@ impl Shape {
             known: None,
             limits,
             start,
+            read: Map::default(),
         }
     }
 
@@ -111,6 +116,18 @@ impl Shape {
         self.lenient.block_size
     }
 
+    /// Bytes of the device that hold a run of blocks.
+    pub(crate) fn bytes(&self, first: BlockAddr, length_bytes: u64) -> Range<u64> {
+        let start = u64::from(first.0) << self.block_size().log();
+        let start = start.saturating_add_signed(self.start);
+        start..start.saturating_add(length_bytes)
+    }
+
+    /// Returns true if the scan could not read a block.
+    pub(crate) fn is_unreadable(&self, addr: BlockAddr) -> bool {
+        self.read.is_bad(&self.bytes(addr, self.block_size().bytes() as u64))
+    }
+
     /// Returns true if a block may hold data and lies on the device.
     pub(crate) fn contains(&self, addr: BlockAddr) -> bool {
         self.blocks.contains(&u64::from(addr.0))
@@ -118,7 +135,7 @@ impl Shape {
 }
 
 /// The blocks of a range that lie on the device as a whole.
-fn on_device(view: &View, size: BlockSize, blocks: std::ops::Range<u64>) -> std::ops::Range<u64> {
+fn on_device(view: &View, size: BlockSize, blocks: Range<u64>) -> Range<u64> {
     let end = (view.geometry().size_bytes >> size.log()).min(blocks.end).min(u64::from(u32::MAX - 1));
     let first = view.first_byte().div_ceil(size.bytes() as u64).max(blocks.start);
     first..end.max(first)

@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use support::{flashkit, ok};
+use support::{fails, flashkit, ok};
 
 /// Makes a volume with a few files.
 fn volume(dir: &Path) {
@@ -85,10 +85,68 @@ fn the_map_is_kept_and_read_again() {
     ok(dir, &["rescue", "v.img", "rescued", "--map", "v.map"]);
     let map = fs::read_to_string(dir.join("v.map")).unwrap();
     assert!(map.starts_with("# Mapfile") && map.lines().any(|line| line.ends_with('+')), "{map}");
-    // All of the image is bad from now on.
+    // A part that was bad stays bad.
+    fs::write(dir.join("v.map"), map.clone() + "0x4000000 0x1000 -\n").unwrap();
+    ok(dir, &["rescue", "v.img", "again", "--map", "v.map"]);
+    assert_eq!(fs::read_to_string(dir.join("v.map")).unwrap().matches(" -").count(), 1);
+}
+
+/// Makes a volume and a map of another program, by which the blocks of one.jpg were not read.
+fn copy_with_bad_sectors(dir: &Path, start: usize) -> String {
+    volume(dir);
+    let mut disk = vec![0; start];
+    disk.extend(fs::read(dir.join("v.img")).unwrap());
+    let block = vec![7; 4096];
+    let at = disk.chunks(4096).position(|bytes| bytes == block).expect("a block of one.jpg") * 4096;
+    disk[at..at + 8192].fill(0);
+    fs::write(dir.join("disk.img"), &disk).unwrap();
+    let (rest, length) = (at + 8192, disk.len() - at - 8192);
+    format!(
+        "# Mapfile. Created by GNU ddrescue version 1.27\n0x0 ? 1\n0 {at} +\n{at} 4096 -\n{} 4096 ?\n{rest} {length} +\n",
+        at + 4096
+    )
+}
+
+#[test]
+fn bytes_that_another_program_could_not_read_are_never_whole() {
+    for (start, options) in [(0, &[][..]), (4 << 20, &["--offset", "4M"][..])] {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let map = copy_with_bad_sectors(dir, start);
+        fs::write(dir.join("copy.map"), &map).unwrap();
+        let list = |map: &[&str]| ok(dir, &[&["rescue", "--list", "disk.img"], options, map].concat());
+        let one = |list: String| list.lines().find(|line| line.contains("one.jpg")).unwrap().to_owned();
+        assert!(one(list(&[])).starts_with("whole"), "zeroes in place of bad sectors look whole");
+        let line = one(list(&["--map", "copy.map"]));
+        assert!(line.starts_with("partial") && line.contains("2 blocks unreadable"), "{line}");
+        assert_eq!(fs::read_to_string(dir.join("copy.map")).unwrap(), map, "it is only read");
+    }
+}
+
+#[test]
+fn the_image_is_never_a_destination() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    fs::hard_link(dir.join("v.img"), dir.join("v.tar")).unwrap();
+    let before = fs::read(dir.join("v.img")).unwrap();
+    for options in [&["out", "--map", "v.img"][..], &["out", "--manifest", "./v.img"], &["v.tar"]] {
+        let error = fails(dir, &[&["rescue", "v.img"], options].concat());
+        assert!(error.contains("is the image; choose another file"), "{error}");
+    }
+    let error = fails(dir, &["rescue", "v.img", "out", "--offset", "0", "--map", "new.map"]);
+    assert!(error.contains("of a part of an image no map is kept"), "{error}");
+    assert!(fs::read(dir.join("v.img")).unwrap() == before && !dir.join("out").exists());
+}
+
+#[test]
+fn a_map_of_bad_sectors_only_leaves_nothing_to_rescue() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
     fs::write(dir.join("v.map"), "0x0 ? 1\n0x0 0x4000000 -\n").unwrap();
     let output = flashkit(dir, &["rescue", "v.img", "again", "--map", "v.map"]);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
-    assert!(message.contains("no nodes"), "{message}");
+    assert!(message.contains("no inodes"), "{message}");
 }

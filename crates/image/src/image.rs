@@ -56,6 +56,11 @@ impl Image {
         self.decoded.is_none() && self.parts.is_empty()
     }
 
+    /// Returns true if the file is the disk itself, and not a disk in a format of its own.
+    pub fn is_raw(&self) -> bool {
+        self.decoded.is_none()
+    }
+
     /// Returns the user that writes to an image opened for reading; see [`FileDevice::writer`].
     pub fn writer(&self) -> Option<&InUse> {
         self.file.writer()

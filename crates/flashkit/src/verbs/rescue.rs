@@ -7,12 +7,16 @@ use std::{
     fs, io,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
+use block::{Device, OpenOptions};
 use clap::ValueEnum;
 use f2fs::format::BlockSize;
-use f2fs_rescue::{Facts, Grade, Map, Options, RemovedFiles, Rescue, RescueSource, Selection};
+use f2fs_rescue::{
+    Facts, Grade, Map, Masked, Options, Origin, RemovedFiles, Rescue, RescueSource, Selection,
+};
 use f2fs_tree::{Holes, Owners};
 use indicatif::BinaryBytes;
 use serde::Serialize;
@@ -20,8 +24,9 @@ use serde::Serialize;
 use crate::{
     carry::{Carry, Loss},
     notice::notice,
+    output::Fresh,
     progress, render,
-    target::{Image, open_device},
+    target::{Image, open_image},
 };
 use listing::{Manifest, Row};
 
@@ -64,7 +69,8 @@ pub struct Args {
     #[arg(long, value_name = "VERSION")]
     as_of: Option<u64>,
     /// Keep a map of the parts that were read, in the format of ddrescue. Parts that an existing map calls
-    /// bad are not read again.
+    /// bad are not read again. A map of another program is only read: it belongs to the whole file or device, and
+    /// only the parts that it marks with + count.
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
     /// Write the list, with the grades, as JSON to a file.
@@ -103,14 +109,16 @@ enum Blocks {
 pub fn run(args: &Args) -> Result<()> {
     let image = &args.image.image;
     let name = || image.display().to_string();
-    if let Some(destination) = &args.destination {
-        refuse_on_image(args.image.further.range.of(image).path(), destination)?;
+    for source in args.image.further.sources(image) {
+        let written = [&args.destination, &args.map, &args.manifest];
+        written.into_iter().flatten().try_for_each(|path| refuse_on_image(source.path(), path))?;
     }
-    let rescue = rescue(args).with_context(name)?;
+    let known = args.map.as_deref().map(KnownMap::load).transpose()?.flatten();
+    let rescue = rescue(args, known.as_ref()).with_context(name)?;
     if !args.quiet {
         tell_facts(&name(), rescue.facts());
     }
-    save_map(args, &rescue)?;
+    save_map(args, known.as_ref(), &rescue)?;
     if args.timeline {
         return timeline(args, &rescue);
     }
@@ -167,24 +175,75 @@ impl Args {
     }
 }
 
-/// Reads an existing map of earlier reads.
-fn load_map(path: Option<&Path>) -> Result<Map> {
-    let Some(path) = path else { return Ok(Map::default()) };
-    match fs::read_to_string(path) {
-        Ok(text) => Map::parse(&text).with_context(|| path.display().to_string()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Map::default()),
-        Err(error) => Err(error).with_context(|| path.display().to_string()),
+/// A map of earlier reads.
+struct KnownMap {
+    map: Map,
+    origin: Origin,
+}
+
+impl KnownMap {
+    /// Reads a map, if there is one.
+    fn load(path: &Path) -> Result<Option<KnownMap>> {
+        match fs::read_to_string(path) {
+            Ok(text) => {
+                let (map, origin) = Map::parse(&text).with_context(|| path.display().to_string())?;
+                Ok(Some(KnownMap { map, origin }))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| path.display().to_string()),
+        }
     }
 }
 
-fn save_map(args: &Args, rescue: &Rescue) -> Result<()> {
+/// Replaces the map by one that has also the reads of this rescue. A map of another program stays as it is.
+fn save_map(args: &Args, known: Option<&KnownMap>, rescue: &Rescue) -> Result<()> {
     let Some(path) = &args.map else { return Ok(()) };
-    fs::write(path, rescue.map().to_string()).with_context(|| path.display().to_string())
+    let map = match known {
+        Some(known) if known.origin == Origin::Other => return Ok(()),
+        Some(known) => known.map.merged(rescue.map()),
+        None => rescue.map().clone(),
+    };
+    let fresh = Fresh::new(path)?;
+    let write = || {
+        fs::write(fresh.working(), map.to_string())?;
+        fs::File::open(fresh.working())?.sync_all()
+    };
+    write().with_context(|| path.display().to_string())?;
+    fresh.finish()
 }
 
-fn rescue(args: &Args) -> Result<Rescue> {
+/// Opens the devices of the volume, without the parts that a map calls bad.
+fn open(args: &Args, known: Option<&KnownMap>) -> Result<Vec<Arc<dyn Device>>> {
     let sources = args.image.further.sources(&args.image.image);
-    let devices = sources.iter().map(open_device).collect::<Result<Vec<_>>>()?;
+    let images = sources.iter().map(|source| open_image(source, OpenOptions::default()));
+    let images = images.collect::<Result<Vec<_>>>()?;
+    if let (Some(path), [image, others @ ..]) = (&args.map, images.as_slice()) {
+        let path = path.display();
+        if !others.is_empty() {
+            bail!(
+                "{path}: a map belongs to one device, and the volume has several; use rescue without --map"
+            );
+        }
+        if !image.is_raw() {
+            bail!("{path}: a map is for a raw image; flashkit convert makes one");
+        }
+        let is_other = known.is_some_and(|known| known.origin == Origin::Other);
+        if !is_other && !image.is_whole_file() {
+            bail!(
+                "{path}: of a part of an image no map is kept; --map takes the map that another program made of \
+                 the whole image"
+            );
+        }
+    }
+    let device = |image: &image::Image| match known {
+        Some(known) => image.device_over(Arc::new(Masked::new(image.file().clone(), known.map.clone()))),
+        None => image.device(),
+    };
+    Ok(images.iter().map(device).collect())
+}
+
+fn rescue(args: &Args, known: Option<&KnownMap>) -> Result<Rescue> {
+    let devices = open(args, known)?;
     let device = match devices.as_slice() {
         [device] => device.clone(),
         _ => f2fs::engine::join(devices)?,
@@ -198,7 +257,6 @@ fn rescue(args: &Args) -> Result<Rescue> {
         offset_bytes: args.image.further.range.offset.map(|_| 0),
         as_of: args.as_of,
         removed: if args.deleted { RemovedFiles::Collect } else { RemovedFiles::Ignore },
-        map: load_map(args.map.as_deref())?,
         ..Options::default()
     };
     let bar = progress::stages(args.quiet || args.json);
@@ -216,8 +274,16 @@ fn rescue(args: &Args) -> Result<Rescue> {
     Ok(rescue?)
 }
 
-/// Refuses a destination that lies on the image: writing to it would overwrite what is to be rescued.
+/// Refuses a destination that is the image or lies on it: writing to it would overwrite what is to be rescued.
 fn refuse_on_image(image: &Path, destination: &Path) -> Result<()> {
+    if let (Ok(one), Ok(other)) = (fs::metadata(image), fs::metadata(destination)) {
+        let is_same_device = one.file_type().is_block_device()
+            && other.file_type().is_block_device()
+            && one.rdev() == other.rdev();
+        if is_same_device || (one.dev(), one.ino()) == (other.dev(), other.ino()) {
+            bail!("{} is the image; choose another file", destination.display());
+        }
+    }
     let mut folders = destination.ancestors().map(|folder| match folder.as_os_str().is_empty() {
         true => Path::new("."),
         false => folder,

@@ -41,6 +41,7 @@ pub struct Row {
     reused_blocks: u64,
     unmapped_blocks: u64,
     missing_blocks: u64,
+    unreadable_blocks: u64,
 }
 
 impl Row {
@@ -69,6 +70,7 @@ impl Row {
             reused_blocks: blocks(|certainty| certainty.reused),
             unmapped_blocks: blocks(|certainty| certainty.unmapped),
             missing_blocks: blocks(|certainty| certainty.missing),
+            unreadable_blocks: blocks(|certainty| certainty.unreadable),
         }
     }
 
