@@ -147,6 +147,17 @@ fn a_probe_writes_only_to_the_range_of_the_volume() {
 }
 
 #[test]
+fn bytes_behind_a_smaller_volume_stay() {
+    let dir = shared_dir();
+    let dir = dir.path();
+    let footer = noise(1 << 20);
+    let disk = File::create(dir.join("disk.img")).unwrap();
+    disk.write_all_at(&footer, 64 << 20).unwrap();
+    ok(dir, &["mkfs", "-q", "-f", "--in-place", "--size", "64M", "disk.img"]);
+    assert!(fs::read(dir.join("disk.img")).unwrap()[64 << 20..] == footer);
+}
+
+#[test]
 fn options_without_effect_are_refused_and_owners_reach_the_root() {
     let dir = shared_dir();
     let dir = dir.path();

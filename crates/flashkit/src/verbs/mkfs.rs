@@ -261,7 +261,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let is_blank = outputs.iter().all(|output| output.is_blank);
     if args.shape.trim == 1 && !is_blank {
-        device.discard(0, device.geometry().size_bytes).with_context(name)?;
+        discard(&outputs, &sizes)?;
     }
     // On one thread, reading the source and writing the image would alternate; on two they overlap.
     let device = Arc::new(Behind::new(device, WAITING_BYTES));
@@ -289,6 +289,15 @@ pub fn run(args: &Args) -> Result<()> {
         output.finish()?;
     }
     report(args, &Made::of(args, &plan, filled, Some(used_blocks), advice.as_ref()))
+}
+
+/// Discards the bytes of the volume on each of its devices. Bytes behind the volume stay as they are.
+fn discard(outputs: &[Output], sizes: &[DeviceSize]) -> Result<()> {
+    for (output, size) in outputs.iter().zip(sizes) {
+        let bytes = size.bytes.min(output.device.geometry().size_bytes);
+        output.device.discard(0, bytes).with_context(|| size.path.clone())?;
+    }
+    Ok(())
 }
 
 /// Adds advice to the error of a volume that is too small for its content.
