@@ -158,6 +158,16 @@ fn bytes_behind_a_smaller_volume_stay() {
 }
 
 #[test]
+fn sectors_of_a_file_have_512_bytes_and_too_many_are_refused() {
+    let dir = shared_dir();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "131072"]);
+    assert_eq!(fs::metadata(dir.join("v.img")).unwrap().len(), 64 << 20);
+    let error = fails(dir, &["mkfs", "-q", "new.img", "36028797018963969"]);
+    assert!(error.contains("36028797018963969 sectors of 512 bytes are too many"), "{error}");
+}
+
+#[test]
 fn options_without_effect_are_refused_and_owners_reach_the_root() {
     let dir = shared_dir();
     let dir = dir.path();

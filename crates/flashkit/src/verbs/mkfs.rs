@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use block::{Behind, Concat, Device};
+use block::{Behind, Concat, Device, FileDevice, OpenOptions};
 use f2fs::{
     engine,
     format::{BlockSize, superblock::Features},
@@ -36,6 +36,9 @@ use crate::{
 
 /// Maximum number of bytes queued for writing while the source is read.
 const WAITING_BYTES: usize = 16 << 20;
+
+/// Bytes of a sector of a regular file.
+const FILE_SECTOR_BYTES: u32 = 512;
 
 /// Arguments of `mkfs`.
 #[derive(clap::Args)]
@@ -402,6 +405,22 @@ impl Shape {
     }
 }
 
+/// Returns the length of a number of sectors: those of -w, or those of the device, as with mkfs.f2fs.
+fn bytes_of(sectors: u64, args: &Args) -> Result<u64> {
+    let name = || args.image.display().to_string();
+    let path = args.range.of(&args.image).path().to_path_buf();
+    let sector_bytes = match args.shape.sector_size {
+        Some(bytes) => bytes,
+        None if path.exists() => {
+            let file = FileDevice::open(&path, OpenOptions::default()).with_context(name)?;
+            if file.is_block_device() { file.geometry().sector_bytes } else { FILE_SECTOR_BYTES }
+        }
+        None => FILE_SECTOR_BYTES,
+    };
+    let bytes = sectors.checked_mul(sector_bytes.into());
+    bytes.with_context(|| format!("{}: {sectors} sectors of {sector_bytes} bytes are too many", name()))
+}
+
 /// Returns the devices of the volume, each with its size in bytes.
 fn sizes(
     args: &Args,
@@ -411,7 +430,10 @@ fn sizes(
     transform: &Transform,
     time: Time,
 ) -> Result<Vec<DeviceSize>> {
-    let wanted = args.size.or(args.sectors.map(|sectors| sectors * u64::from(options.sector_bytes)));
+    let wanted = match (args.size, args.sectors) {
+        (None, Some(sectors)) => Some(bytes_of(sectors, args)?),
+        (size, _) => size,
+    };
     let first = match (existing, wanted) {
         (Existing::InPlace { bytes }, Some(wanted)) if wanted > bytes => {
             bail!("{}: has {bytes} bytes, but {wanted} were requested", args.image.display())
