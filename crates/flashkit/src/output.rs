@@ -274,10 +274,15 @@ impl Output {
     }
 
     /// Opens a block device, a part of an image, or a file of a volume on several devices, to be written in place.
+    /// As for [`Existing::look`], a whole file or device is its bytes, whatever format they have.
     pub fn in_place(source: &Source) -> Result<Output> {
         let options = OpenOptions { write: true, direct: false };
-        let image = Image::open(source, options).with_context(|| source.to_string())?;
-        Ok(Output { device: image.device(), is_blank: false, form: Form::Raw, file: None, _replaced: None })
+        let device = match source.is_part() {
+            true => Image::open(source, options).map(|image| image.device()),
+            false => FileDevice::open(source.path(), options).map(|file| Arc::new(file) as Arc<dyn Device>),
+        };
+        let device = device.with_context(|| source.to_string())?;
+        Ok(Output { device, is_blank: false, form: Form::Raw, file: None, _replaced: None })
     }
 
     /// Gives the file its final name.

@@ -168,6 +168,36 @@ fn sectors_of_a_file_have_512_bytes_and_too_many_are_refused() {
 }
 
 #[test]
+fn a_forced_volume_in_place_replaces_the_format_of_the_file() {
+    let dir = shared_dir();
+    let dir = dir.path();
+    // A qcow2 image, of version 3, of a disk of 1 GiB, with its tables behind the header.
+    let header: [&[u8]; 10] = [
+        b"QFI\xFB\0\0\0\x03",
+        &[0; 12],
+        &16u32.to_be_bytes(),
+        &(1u64 << 30).to_be_bytes(),
+        &[0; 4],
+        &2u32.to_be_bytes(),
+        &(3u64 << 16).to_be_bytes(),
+        &(1u64 << 16).to_be_bytes(),
+        &1u32.to_be_bytes(),
+        &[0; 36],
+    ];
+    let mut header = header.concat();
+    header.extend([4u32.to_be_bytes(), 104u32.to_be_bytes()].concat());
+    let disk = File::create(dir.join("disk.qcow2")).unwrap();
+    disk.write_all_at(&header, 0).unwrap();
+    disk.set_len(64 << 20).unwrap();
+    assert!(fails(dir, &["mkfs", "-q", "--in-place", "disk.qcow2"]).contains("carries a qcow2 image"));
+    ok(dir, &["mkfs", "-q", "--in-place", "-f", "disk.qcow2"]);
+    let bytes = fs::read(dir.join("disk.qcow2")).unwrap();
+    assert_eq!(bytes.len(), 64 << 20);
+    assert_eq!(bytes[1024..1028], 0xF2F5_2010_u32.to_le_bytes(), "the volume is in the file itself");
+    ok(dir, &["info", "disk.qcow2"]);
+}
+
+#[test]
 fn options_without_effect_are_refused_and_owners_reach_the_root() {
     let dir = shared_dir();
     let dir = dir.path();
