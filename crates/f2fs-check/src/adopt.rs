@@ -73,7 +73,10 @@ pub fn find(
         });
     }
     let mut found = BTreeMap::new();
-    for (nid, (_, stored, entry)) in candidates {
+    for (nid, (age, stored, entry)) in candidates {
+        if is_current(io, geometry, summaries, (nid, stored), age) {
+            continue;
+        }
         let known = match stored {
             BlockAddr::NULL => format!("it is free; the node lies at {}", entry.addr),
             stored => format!("it names {stored}, which is not valid; the node lies at {}", entry.addr),
@@ -85,4 +88,22 @@ pub fn find(
         found.insert(nid, entry);
     }
     found
+}
+
+/// Returns true if the block that the NAT names holds the node, and is not older than one of the given age. Then the
+/// SIT is wrong, not the NAT.
+fn is_current(
+    io: &Io,
+    geometry: &Geometry,
+    summaries: &mut Summaries,
+    (nid, stored): (Nid, BlockAddr),
+    age: u32,
+) -> bool {
+    if !geometry.in_main(stored) {
+        return false;
+    }
+    let Ok(block) = io.read_block(stored, Place::Node(nid, stored)) else { return false };
+    let footer = NodeFooter::of(&block);
+    let is_owner = summaries.owner(io, stored).is_some_and(|owned| owned.owner.nid == nid);
+    footer.nid == nid && is_owner && footer.cp_ver as u32 >= age
 }

@@ -136,7 +136,7 @@ impl Checker<'_> {
             self.fix(Fix::Node(Slot { nid: ino.into(), at: SIZE }, size.to_le_bytes().to_vec()));
         }
         self.check_dots(&walk, inode);
-        self.directories[number].dotdot = walk.parent.unwrap_or(Ino(0));
+        self.directories[number].dotdot = walk.parent;
         self.directories[number].is_broken = walk.is_broken;
         self.check_shared(inode, &mut walk, budget);
     }

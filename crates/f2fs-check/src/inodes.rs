@@ -82,6 +82,7 @@ impl Checker<'_> {
             self.claim_alias(entry, ino, &inode);
             return;
         }
+        self.check_reserved(&inode, at);
         if has_map(&inode) {
             self.check_addresses(&inode, nid, entry, 0, inode.layout().addrs());
         }
@@ -109,6 +110,19 @@ impl Checker<'_> {
         }
         let links = u32::from_le_bytes(bytes[LINKS..LINKS + 4].try_into().expect("four bytes"));
         self.table.take_links(entry, 0u32.wrapping_sub(links));
+    }
+
+    /// Checks the address that inline content leaves free: the content moves there when it outgrows the inode.
+    fn check_reserved(&mut self, inode: &NodeBlock, at: Place) {
+        if !inode.has_inline(inline::DATA | inline::DENTRY) {
+            return;
+        }
+        let slot = Slot { nid: inode.nid(), at: inode.layout().addrs_at() };
+        let stored = inode.bytes().get(slot.at..slot.at + 4).unwrap_or(&[]);
+        if stored.iter().any(|byte| *byte != 0) {
+            self.add(Kind::InlineReserved, at, format!("the address before inline content is {stored:02x?}"));
+            self.fix(Fix::Node(slot, vec![0; 4]));
+        }
     }
 
     /// Claims the blocks of a file that stands for a device: a single extent.

@@ -135,6 +135,8 @@ kinds! {
         "Every block has one owner.", "keep the owner that the summary confirms, and copy the block for the other";
     Extent, "extent", Error, Certain,
         "The extent in an inode agrees with its addresses.", "clear the extent";
+    InlineReserved, "inline-reserved", Error, Certain,
+        "The address before inline content is 0.", "clear the address";
     BlockCount, "block-count", Error, Certain,
         "i_blocks counts the blocks of the file.", "set the number";
     SavedBlocks, "saved-blocks", Error, Certain,
@@ -145,7 +147,7 @@ kinds! {
         "i_xattr_nid names an xattr node of the inode.", "clear the number, or put the right one there";
     XattrInvalid, "xattr-invalid", Error, Likely,
         "Extended attributes are a header and entries that fit.", "keep the entries before the damage";
-    XattrTail, "xattr-tail", Error, Certain,
+    XattrTail, "xattr-tail", Error, Unclear,
         "Zeroes follow the last extended attribute.", "clear the rest";
     DirUnreadable, "dir-unreadable", Error, Certain,
         "Every block of a directory can be read.", "free the block, and attach its files in lost+found";

@@ -17,8 +17,8 @@ use crate::{
 pub struct Directory {
     /// The directory.
     pub ino: Ino,
-    /// Inode that its ".." names, or 0.
-    pub dotdot: Ino,
+    /// Inode that its ".." names, if it has the entry.
+    pub dotdot: Option<Ino>,
     /// Index of the directory that names it.
     pub parent: Option<u32>,
     /// True if its entries could not all be read.
@@ -30,7 +30,7 @@ pub struct Directory {
 impl Directory {
     /// Makes a directory without a known place.
     pub fn new(ino: Ino) -> Directory {
-        Directory { ino, dotdot: Ino(0), parent: None, is_broken: false, visit: 0 }
+        Directory { ino, dotdot: None, parent: None, is_broken: false, visit: 0 }
     }
 }
 
@@ -123,8 +123,8 @@ impl Checker<'_> {
                 None if directory.ino == self.superblock.root_ino => directory.ino,
                 None => continue,
             };
-            if directory.dotdot.0 != 0 && directory.dotdot != parent {
-                let known = format!("\"..\" names {}, {parent} names the directory", directory.dotdot);
+            if let Some(dotdot) = directory.dotdot.filter(|dotdot| *dotdot != parent) {
+                let known = format!("\"..\" names {dotdot}, {parent} names the directory");
                 self.add(Kind::DotsWrong, Place::Dir(directory.ino, 0), known);
                 self.set_dotdot(directory.ino, parent);
             }

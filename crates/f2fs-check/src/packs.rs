@@ -107,6 +107,16 @@ fn has_copy(io: &Io, geometry: &Geometry, pack: u8, version: CheckpointVer) -> b
     })
 }
 
+/// The newest version among the heads and copies in a pack that carry their checksum.
+pub fn newest_end(io: &Io, geometry: &Geometry, pack: u8) -> Option<CheckpointVer> {
+    let start = geometry.pack(pack);
+    let versions = (0..BLOCKS_PER_SEGMENT).filter_map(|n| {
+        let block = io.read_block(BlockAddr(start.0 + n), Place::Checkpoint(pack)).ok()?;
+        PackEnd::check(&block, geometry.block_size, pack).ok().map(|end| end.version)
+    });
+    versions.reduce(|one, other| if other.is_after(one) { other } else { one })
+}
+
 /// Tells a pack that a power cut left unfinished from a damaged one: it has the version that follows.
 fn broken(io: &Io, geometry: &Geometry, pack: u8, good: Option<CheckpointVer>, error: &Error) -> Finding {
     let at = Place::Checkpoint(pack);
@@ -119,7 +129,13 @@ fn broken(io: &Io, geometry: &Geometry, pack: u8, good: Option<CheckpointVer>, e
         _ => false,
     };
     let kind = if follows { Kind::PackUnfinished } else { Kind::PackUnreadable };
-    let certainty = if follows { Certainty::Likely } else { Certainty::Certain };
+    // The pack may have been complete, and newer: then the older one lacks its changes.
+    let is_newer = newest_end(io, geometry, pack).zip(good).is_some_and(|(end, good)| end.is_after(good));
+    let certainty = match (follows, is_newer) {
+        (true, _) => Certainty::Likely,
+        (false, true) => Certainty::Unclear,
+        (false, false) => Certainty::Certain,
+    };
     Finding::new(kind, at, text(error)).with_certainty(certainty)
 }
 

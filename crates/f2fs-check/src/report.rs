@@ -77,6 +77,11 @@ impl Report {
         }
     }
 
+    /// Drops the changes that `is_dropped` selects.
+    pub(crate) fn drop_fixes(&mut self, is_dropped: fn(&Fix) -> bool) {
+        self.fixes.retain(|fix| !is_dropped(fix));
+    }
+
     pub(crate) fn add(&mut self, finding: Finding) {
         let count = self.counts.entry(finding.kind).or_default();
         *count += 1;

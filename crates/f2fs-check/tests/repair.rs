@@ -97,6 +97,21 @@ macro_rules! damage {
 
 include!("support/cases.rs");
 
+#[test]
+fn a_block_of_a_file_that_a_directory_names_keeps_its_content() {
+    let d = Damaged::new();
+    d.put_inode(d.ino("/many"), ADDRS + 8, &le(d.data(d.ino("/big"), 9).0));
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn a_damaged_head_of_the_newest_pack_is_not_repaired_without_a_person() {
+    let d = Damaged::new();
+    let newest = d.pack(d.checkpoint().0);
+    d.put(newest, 200, &[0xEE; 8]);
+    assert_eq!(repair_of(&d.device).certainty(), f2fs_check::Certainty::Unclear);
+}
+
 /// Paths that a damage changes although it is repaired; with a plus those that are new.
 fn lost_by(test: &str) -> Vec<String> {
     let paths: &[&str] = match test {

@@ -34,7 +34,9 @@ use f2fs::{Place, Result, format::superblock::Features, units::Time};
 pub use undo::{Undo, UndoError};
 
 use crate::{
-    Certainty, Finding, Fix, Kind, Progress, Report, Severity, bitmap::Bitmap, checker::examine,
+    Certainty, Finding, Fix, Kind, Progress, Report, Severity,
+    bitmap::Bitmap,
+    checker::{ODD_MAX, examine},
     segments::Segments,
 };
 use transfer::{Changes, State};
@@ -49,6 +51,8 @@ const SUPERBLOCK_KINDS: [Kind; 5] = [
     Kind::SuperblocksDiffer,
     Kind::ErrorsRecorded,
 ];
+/// Kinds after whose repair a directory may have other blocks. Changes of its blocks wait for the next round.
+const DOUBTFUL_OWNERS: [Kind; 3] = [Kind::BlockAddress, Kind::BlockTwice, Kind::InodeInvalid];
 /// Features of volumes that are not repaired: the rules of their devices or layouts are others.
 const NOT_REPAIRED: [Features; 3] = [Features::RO, Features::BLKZONED, Features::DEVICE_ALIAS];
 
@@ -217,7 +221,16 @@ impl Planning<'_> {
         };
         let used = segments.in_use();
         let mut state: State = Arc::new(Overlay::new(start.clone()));
+        let mut is_stuck = false;
         for _ in 0..ROUNDS {
+            if let Some(reason) = too_much(&report) {
+                return Ok(Err((Some(report), reason)));
+            }
+            self.note_freed(&report);
+            let postpones = !is_stuck && has_doubtful_owners(&report);
+            if postpones {
+                report.drop_fixes(changes_directories);
+            }
             let changes = self.edit(&state, &report, &segments, &used)?;
             let mut requests = transfer::transfer(&start, &used, &state, &changes)?;
             state = self.over(&start, &requests)?;
@@ -234,7 +247,8 @@ impl Planning<'_> {
             let Some(blocks) = blocks else {
                 return Ok(Err((None, "the repaired tables cannot be read".into())));
             };
-            if is_same(&report, &next) {
+            is_stuck = postpones && report.findings() == next.findings();
+            if !is_stuck && is_same(&report, &next) {
                 return Ok(Err((Some(next.clone()), remaining(&next))));
             }
             self.note(first, &next);
@@ -280,6 +294,17 @@ impl Planning<'_> {
         Some(Changes::default())
     }
 
+    /// Notes a loss if whole nodes are freed, because nothing can name them, or because they cannot be read.
+    fn note_freed(&mut self, report: &Report) {
+        if report.count(Kind::NodeUnreached) + report.count(Kind::NodeUnreadable) == 0 {
+            return;
+        }
+        let freed = report.fixes().iter().filter(|fix| matches!(fix, Fix::Free(_))).count();
+        if freed > 0 {
+            self.losses.push(format!("{freed} nodes are freed, with the blocks of files that they name"));
+        }
+    }
+
     /// Notes the findings that the first check did not have.
     fn note(&mut self, first: &Report, next: &Report) {
         for finding in next.findings().iter().filter(|finding| finding.kind.severity() == Severity::Error) {
@@ -291,6 +316,23 @@ impl Planning<'_> {
             }
         }
     }
+}
+
+/// The reason not to repair a volume with more damage than a check keeps track of: what is not tracked would be
+/// freed.
+fn too_much(report: &Report) -> Option<String> {
+    let (kind, count) = report.counts().find(|(_, count)| *count >= ODD_MAX as u64)?;
+    Some(format!("{count} findings of the kind {} are more than a repair can keep track of", kind.name()))
+}
+
+/// Returns true if a block may belong to another owner than the directory that names it.
+fn has_doubtful_owners(report: &Report) -> bool {
+    DOUBTFUL_OWNERS.into_iter().any(|kind| report.count(kind) > 0)
+}
+
+/// Returns true if a change follows from the entries in blocks of directories.
+fn changes_directories(fix: &Fix) -> bool {
+    matches!(fix, Fix::Data(..) | Fix::Root | Fix::Attach(_) | Fix::Enter { .. } | Fix::Orphan(_))
 }
 
 /// Blocks of the NAT that a check could not read.

@@ -46,7 +46,11 @@ pub fn apply(new: &Tables, moving: &[Moving], census: &mut Census, space: &mut S
         match *moving {
             Moving::Node(nid) => drop(nodes.insert(nid)),
             Moving::Data(slot, ino, addr) => {
-                nodes.extend([slot.nid, ino.into()]);
+                nodes.insert(slot.nid);
+                // The inode may be freed; the next round frees its nodes.
+                if new.geometry.in_main(new.nat_entry(ino.into()).addr) {
+                    nodes.insert(ino.into());
+                }
                 data.push((slot, ino, addr));
             }
         }
@@ -68,8 +72,9 @@ pub fn apply(new: &Tables, moving: &[Moving], census: &mut Census, space: &mut S
         let owner = Owner { nid: slot.nid, version, offset };
         moves.census.relocate(addr, to, Content::Data, owner);
         // The extent may name the old place.
-        let inode = contents.get_mut(&ino.into()).expect("the inode moves, too");
-        inode[EXTENT..EXTENT + 12].fill(0);
+        if let Some(inode) = contents.get_mut(&ino.into()) {
+            inode[EXTENT..EXTENT + 12].fill(0);
+        }
     }
     for (nid, bytes) in contents {
         moves.node(nid, bytes)?;

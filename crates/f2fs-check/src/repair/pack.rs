@@ -4,7 +4,7 @@ use f2fs::{
     Error, Result,
     format::{
         BLOCKS_PER_SEGMENT,
-        checkpoint::{Checkpoint, FIXED_BLOCKS, Flags, PackEnd},
+        checkpoint::{Checkpoint, FIXED_BLOCKS, Flags},
         orphan,
         summary::{Journal, Summary},
     },
@@ -12,6 +12,7 @@ use f2fs::{
 };
 
 use super::tables::Tables;
+use crate::packs;
 
 /// Flags that the new checkpoint takes over. The others follow from the state, or ask for a repair.
 const KEPT: Flags = Flags(Flags::LARGE_NAT_BITMAP.0 | Flags::DISABLED_QUICK.0);
@@ -69,12 +70,11 @@ pub fn encode(
     Ok(NewPack { start: start.geometry.pack(number), blocks, last })
 }
 
-/// The version after those of both packs. A damaged pack counts if its head is whole.
+/// The version after all those of both packs, also of a pack whose head or copy is damaged: the other one must not
+/// match the new head.
 fn next_version(start: &Tables, other: u8) -> CheckpointVer {
-    let at = f2fs::Place::Checkpoint(other);
     let current = start.pack.checkpoint.version;
-    let head = start.io.read_block(start.geometry.pack(other), at);
-    let head = head.and_then(|block| PackEnd::check(&block, start.superblock.block_size, other));
-    let newest = head.ok().map(|head| head.version).filter(|version| version.is_after(current));
+    let newest = packs::newest_end(&start.io, &start.geometry, other);
+    let newest = newest.filter(|version| version.is_after(current));
     CheckpointVer(newest.unwrap_or(current).0.wrapping_add(1))
 }

@@ -229,6 +229,10 @@ damage! {
         let start = d.data(d.ino("/plain"), 0).0;
         d.put_inode(d.ino("/plain"), 348, &[le(0), le(start + 9), le(3)].concat());
     }
+    an_address_before_inline_content => ["inline-reserved"]: |d| {
+        let few = d.ino("/few");
+        d.put_inode(few, d.volume().inode(few).unwrap().layout().inline_range().start - 4, &le(9));
+    }
     a_wrong_count_of_an_inodes_blocks => ["block-count"]: |d| {
         let blocks = d.volume().inode(d.ino("/plain")).unwrap().head().blocks.get();
         d.put_inode(d.ino("/plain"), 24, &(blocks + 1).to_le_bytes());
@@ -290,6 +294,7 @@ damage! {
     }
     doubled_dots => ["dots-twice"]: |d| { make_dot(&d, "..", 2); }
     a_wrong_parent => ["dots-wrong"]: |d| { d.put_dentry(d.ino("/few"), 1, 4, &le(d.ino("/many").0)); }
+    a_parent_of_number_zero => ["dots-wrong"]: |d| { d.put_dentry(d.ino("/few"), 1, 4, &le(0)); }
     a_wrong_self => ["dots-wrong"]: |d| { d.put_dentry(d.ino("/few"), 0, 4, &le(3)); }
     a_depth_that_is_too_small => ["dir-depth"]: |d| { d.put_inode(d.ino("/many"), 72, &le(1)); }
     a_size_that_is_too_small => ["dir-size"]: |d| { d.put_inode(d.ino("/many"), 16, &4096u64.to_le_bytes()); }
