@@ -85,6 +85,6 @@ pub use negotiation::{InitRequest, Negotiated, RequestLimits};
 pub use panics::contain;
 pub use pool::CHANGING_MAX;
 pub use rustix::{io::Errno, mount::MountFlags};
-pub use session::{Handler, Problem, Request, RequestCopy, Response, Session};
+pub use session::{Handler, Problem, Request, Response, Session};
 pub use splice_pipe::SplicePipe;
 pub use write_back::WriteBack;

@@ -69,39 +69,6 @@ impl<'a> Request<'a> {
     pub fn watch(&self) -> Watched<'a> {
         self.interrupts.watch(self.header.unique)
     }
-
-    /// Copies the request, to handle it after the [reply](Response::defer) was deferred. The copy cannot be
-    /// interrupted.
-    #[must_use]
-    pub fn copy(&self) -> RequestCopy {
-        RequestCopy {
-            header: *self.header,
-            arguments: self.arguments.0.to_vec(),
-            negotiated: self.negotiated,
-            interrupts: Interrupts::default(),
-        }
-    }
-}
-
-/// A copy of a [`Request`].
-pub struct RequestCopy {
-    header: InHeader,
-    arguments: Vec<u8>,
-    negotiated: Negotiated,
-    interrupts: Interrupts,
-}
-
-impl RequestCopy {
-    /// Returns the request.
-    #[must_use]
-    pub fn request(&self) -> Request<'_> {
-        Request {
-            header: &self.header,
-            arguments: Arguments(&self.arguments),
-            negotiated: self.negotiated,
-            interrupts: &self.interrupts,
-        }
-    }
 }
 
 /// The answer to a request.

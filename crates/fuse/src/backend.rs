@@ -15,8 +15,8 @@ use std::{
 
 use f2fs::units::Ino;
 use fuse_protocol::{
-    Access, Arguments, Connection, Handler, InitRequest, MountArguments, Mounter, Output, Problem, Request,
-    RequestLimits, Response, WriteBack,
+    Access, Connection, Handler, InitRequest, MountArguments, Mounter, Problem, Request, RequestLimits,
+    Response, WriteBack,
     abi::{self, InHeader, ROOT_NODE, opcode},
 };
 use image::Image;
@@ -36,7 +36,7 @@ const REQUEST_BYTES: u32 = 1 << 20;
 
 /// A mounted file system that does not answer requests yet.
 pub struct Session {
-    session: fuse_protocol::Session<Backend>,
+    session: fuse_protocol::Session<Adapter>,
     threads: usize,
     mounter: Mounter,
 }
@@ -50,9 +50,6 @@ enum WriteCaching {
     /// that was read or mapped through other opens.
     Bypassed,
 }
-
-/// Answers requests. A change that needs space waits for the write-back of data that was accepted before.
-struct Backend(Arc<Adapter>);
 
 struct Adapter {
     fs: Arc<FileSystem>,
@@ -108,11 +105,7 @@ pub fn mount(
         caching: if options.direct_write { WriteCaching::Bypassed } else { WriteCaching::WriteBack },
         report: OnceLock::new(),
     };
-    Ok(Session {
-        session: fuse_protocol::Session::new(connection, limits, Backend(Arc::new(adapter))),
-        threads,
-        mounter,
-    })
+    Ok(Session { session: fuse_protocol::Session::new(connection, limits, adapter), threads, mounter })
 }
 
 impl Session {
@@ -123,51 +116,23 @@ impl Session {
 
     /// Returns the device number of the mount in the mount table, if it is listed there.
     pub fn device(&self) -> Option<(u32, u32)> {
-        self.session.handler().0.device
+        self.session.handler().device
     }
 
     /// Answers requests until the file system is unmounted.
     pub fn run(self, report: Arc<Report>) -> io::Result<()> {
         // It is set only once, because this takes the session.
-        let _ = self.session.handler().0.report.set(report);
+        let _ = self.session.handler().report.set(report);
         self.session.run(self.threads)
     }
 }
 
-impl Handler for Backend {
+impl Handler for Adapter {
     fn init_flags(&self, request: &InitRequest) -> u64 {
-        init::flags(request, self.0.caching)
+        init::flags(request, self.caching)
     }
 
     fn handle(&self, request: &mut Request<'_>, response: &mut Response) -> Result<(), Errno> {
-        let adapter = &self.0;
-        let taken = space_taken(request)?;
-        let Some(first) = taken.and_then(|bytes| adapter.cache.before_taking(bytes)) else {
-            return adapter.handle(request, response);
-        };
-        let (adapter, copy, nodes) = (adapter.clone(), request.copy(), self.0.nodes(&first.files));
-        self.0.write_back.then(nodes, response.defer(), move |output| {
-            adapter.cache.written_back(&first, None)?;
-            adapter.change(&mut copy.request(), output)
-        });
-        Ok(())
-    }
-
-    fn report(&self, problem: Problem) {
-        match problem {
-            Problem::Panic(message) => self.0.fs.record_fault(message),
-            Problem::KernelTooOld { minor } => {
-                if let Some(report) = self.0.report.get() {
-                    report(&Event::KernelTooOld { minor });
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-impl Adapter {
-    fn handle(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
         let (fs, ino) = (&*self.fs, self.ino(request.header.node));
         let output = &mut response.output;
         match request.header.opcode {
@@ -183,10 +148,16 @@ impl Adapter {
             opcode::STATX => self.statx(request, output),
             opcode::STATFS => self.stat_fs(output),
             opcode::READLINK => fs.read_link(ino).map(|target| output.extend(&target)),
+            opcode::SYMLINK => self.symlink(request, output),
+            opcode::MKNOD => self.make_node(request, output),
+            opcode::MKDIR => self.make_dir(request, output),
+            opcode::LINK => self.link(request, output),
             opcode::UNLINK => fs.unlink(ino, request.arguments.name()?),
             opcode::RMDIR => fs.rmdir(ino, request.arguments.name()?),
+            opcode::RENAME | opcode::RENAME2 => self.rename(request),
             opcode::OPEN => self.open(request, output),
             opcode::OPENDIR => self.open_dir(request, output),
+            opcode::CREATE | opcode::TMPFILE => self.create(request, output),
             opcode::RELEASE => self.release(request),
             opcode::RELEASEDIR => Ok(()),
             opcode::READ => self.read(request, response),
@@ -200,32 +171,33 @@ impl Adapter {
             opcode::SYNCFS => fs.sync(),
             opcode::READDIR => self.list(request, output),
             opcode::READDIRPLUS => self.list_with_facts(request, output),
+            opcode::SETXATTR => self.set_xattr(request),
             opcode::GETXATTR => self.get_xattr(request, output),
             opcode::LISTXATTR => self.list_xattrs(request, output),
             opcode::REMOVEXATTR => fs.remove_xattr(ino, request.arguments.name()?),
             opcode::IOCTL => self.ioctl(request, response),
+            opcode::FALLOCATE => self.allocate(request, response),
             opcode::LSEEK => self.seek(request, response),
-            _ => self.change(request, output),
-        }
-    }
-
-    /// Handles a request that takes [space](space_taken).
-    fn change(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
-        match request.header.opcode {
-            opcode::SYMLINK => self.symlink(request, output),
-            opcode::MKNOD => self.make_node(request, output),
-            opcode::MKDIR => self.make_dir(request, output),
-            opcode::LINK => self.link(request, output),
-            opcode::RENAME | opcode::RENAME2 => self.rename(request),
-            opcode::CREATE | opcode::TMPFILE => self.create(request, output),
-            opcode::SETXATTR => self.set_xattr(request),
-            opcode::FALLOCATE => self.allocate(request),
             opcode::COPY_FILE_RANGE => self.copy(request, output),
             // The kernel then falls back to its own implementation, if it has one.
             _ => Err(Errno::NOSYS),
         }
     }
 
+    fn report(&self, problem: Problem) {
+        match problem {
+            Problem::Panic(message) => self.fs.record_fault(message),
+            Problem::KernelTooOld { minor } => {
+                if let Some(report) = self.report.get() {
+                    report(&Event::KernelTooOld { minor });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Adapter {
     fn forget(&self, request: &mut Request<'_>) -> Result<()> {
         if request.header.opcode == opcode::FORGET {
             let lookups = request.arguments.take::<abi::ForgetIn>()?.lookups;
@@ -253,35 +225,9 @@ impl Adapter {
         }
     }
 
-    fn nodes(&self, files: &[Ino]) -> Vec<u64> {
-        files.iter().map(|ino| self.node(*ino)).collect()
-    }
-
     fn node(&self, ino: Ino) -> u64 {
         if ino == self.root { ROOT_NODE } else { ino.0.into() }
     }
-}
-
-/// Returns the bytes that a request may take besides a few blocks, if it may take any space. Writes are not among
-/// these requests: cached ones ask before, and the kernel's write-back must not wait for itself.
-fn space_taken(request: &Request<'_>) -> Result<Option<u64>> {
-    let mut arguments = Arguments(request.arguments.0);
-    Ok(match request.header.opcode {
-        opcode::SYMLINK
-        | opcode::MKNOD
-        | opcode::MKDIR
-        | opcode::LINK
-        | opcode::RENAME
-        | opcode::RENAME2
-        | opcode::CREATE
-        | opcode::TMPFILE
-        | opcode::SETXATTR => Some(0),
-        opcode::FALLOCATE => Some(arguments.take::<abi::FallocateIn>()?.length),
-        opcode::COPY_FILE_RANGE => {
-            Some(arguments.take::<abi::CopyFileRangeIn>()?.length.min(content::COPY_BYTES_MAX))
-        }
-        _ => None,
-    })
 }
 
 /// Returns the process that a request comes from.

@@ -9,25 +9,16 @@
 //!   data could not be written back.
 //! - Names in casefolded directories are not cached: one name has several spellings there.
 
-mod dirty_data;
+mod dirty_files;
 mod dirty_pages;
 mod files;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use f2fs::{engine::Stat, format::FileType, units::Ino};
-use posix::{Caller, FileSystem, OpenFor, OpenMode, WriteMode, WriteOrigin};
+use posix::{Caller, FileSystem, OpenFor, OpenMode, Result, WriteMode, WriteOrigin};
 
-use self::{
-    dirty_data::{DirtyData, Facts, Writer},
-    dirty_pages::{DirtyPages, dirtied_by},
-    files::Files,
-};
-
-pub use self::dirty_data::WriteBackFirst;
+use self::{dirty_files::DirtyFiles, dirty_pages::DirtyPages, files::Files};
 
 /// Validity of cached names and attributes; see the module.
 pub const VALIDITY: Duration = Duration::from_secs(3600);
@@ -39,14 +30,14 @@ pub const NO_VALIDITY: Duration = Duration::ZERO;
 pub const VALIDITY_WRITING: Duration = Duration::from_millis(10);
 
 /// Space is short if less than this is left besides the dirty pages in the kernel. It is more than the kernel
-/// accepts until it asks for attributes again. Twice as much ends the shortage.
+/// accepts until it asks for attributes again.
 const SHORT_BYTES: u64 = 64 << 20;
 
 /// The state of the kernel's cache as far as it is known.
 pub struct KernelCache {
     fs: Arc<FileSystem>,
     files: Files,
-    dirty_data: DirtyData,
+    dirty_files: DirtyFiles,
     dirty_pages: DirtyPages,
 }
 
@@ -56,7 +47,7 @@ impl KernelCache {
         KernelCache {
             fs,
             files: Files::default(),
-            dirty_data: DirtyData::default(),
+            dirty_files: DirtyFiles::default(),
             dirty_pages: DirtyPages::default(),
         }
     }
@@ -77,7 +68,7 @@ impl KernelCache {
     // Opening and closing.
 
     /// Opens a file. Returns true if this updated the access time, of which the kernel does not know.
-    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> posix::Result<bool> {
+    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Result<bool> {
         self.fs.open(caller, ino, mode)?;
         let may_have_content = self.files.open(ino);
         // The kernel serves cached content without asking us. So an open for reading counts as the access.
@@ -96,7 +87,6 @@ impl KernelCache {
         self.fs.close(ino, open_for);
         if open_for == OpenFor::Writing && !self.fs.has_writer(ino) {
             self.files.close_last_writer(ino);
-            self.dirty_data.close(ino);
         }
     }
 
@@ -119,63 +109,58 @@ impl KernelCache {
     // Dirty pages.
 
     /// Called when a process may be about to write to a file: write(2) asks for the size first if the cached
-    /// one has expired. Returns for how long the process need not ask again, or the write-back that has to end
-    /// before it may write; the caller then calls [`written_back`](Self::written_back). A write-back is needed
-    /// when space is short, and after a failed one: a process that only keeps writing would otherwise never
-    /// learn of the failure.
-    pub fn about_to_write(&self, caller: Caller, ino: Ino) -> Result<Duration, WriteBackFirst> {
-        let has_failed = self.files.set_writer(ino, self.fs.limits_for(caller));
-        let admitted = match self.short_space(0) {
-            Some(facts) => {
-                let writer = Writer { pid: caller.pid, ino, has_failed };
-                self.dirty_data.admit(writer, facts, || self.fs.open_for_writing())
-            }
-            None if has_failed => Err(WriteBackFirst::of(ino)),
-            None => Ok(VALIDITY_WRITING),
-        };
-        if admitted.is_err() {
+    /// one has expired. Returns true if the kernel should write back its dirty pages before that; the caller
+    /// then calls [`written_back`](Self::written_back). That is the case when space is short, and after a
+    /// failed write-back: a process that only keeps writing would otherwise never learn of the failure.
+    pub fn about_to_write(&self, caller: Caller, ino: Ino) -> bool {
+        let fails = self.files.set_writer(ino, self.fs.limits_for(caller));
+        let careful = self.leaves_short_of_space(0) || fails;
+        if careful {
             // Earlier failures are reported by close(2) and fsync(2).
             self.files.take_failure(ino);
         }
-        admitted
+        careful
     }
 
-    /// Returns the validity of the attributes of a new file that is open for writing. When space is short, the
-    /// process has to ask before its first write.
-    pub fn validity_of_new(&self, caller: Caller, ino: Ino) -> Duration {
-        self.files.set_writer(ino, self.fs.limits_for(caller));
-        let writer = Writer { pid: caller.pid, ino, has_failed: false };
-        let admit = |facts| self.dirty_data.admit_creator(writer, facts, || self.fs.open_for_writing());
-        self.short_space(0).map_or(VALIDITY_WRITING, admit)
-    }
-
-    /// Notes that the kernel has written back files. Returns the error of `ino`, if a process is about to write
-    /// to it.
-    pub fn written_back(&self, first: &WriteBackFirst, ino: Option<Ino>) -> posix::Result<()> {
-        self.dirty_data.written_back(first);
-        if self.dirty_data.is_tracked() {
+    /// Returns the result of writing back this file, and with it all files that were [to be written
+    /// back](Self::to_write_back).
+    pub fn written_back(&self, ino: Ino) -> Result<()> {
+        if self.dirty_files.is_maintained() {
             self.dirty_pages.mark_clean();
         }
-        ino.and_then(|ino| self.files.take_failure(ino)).map_or(Ok(()), Err)
+        self.files.take_failure(ino).map_or(Ok(()), Err)
     }
 
-    /// Returns the write-back that has to end before a change other than a cached write takes `bytes`, because
-    /// accepted data might no longer fit.
-    pub fn before_taking(&self, bytes: u64) -> Option<WriteBackFirst> {
-        self.dirty_data.before_taking(bytes, self.short_space(bytes)?, || self.fs.open_for_writing())
-    }
-
-    /// Returns the facts about the space if it may be short once `bytes` are taken.
-    fn short_space(&self, bytes: u64) -> Option<Facts<'static>> {
-        let (space, block_bytes) = self.fs.space().ok()?;
-        let free_bytes = space.free_blocks.saturating_mul(block_bytes.into());
-        let plenty = if self.dirty_data.is_tracked() { 2 * SHORT_BYTES } else { SHORT_BYTES };
-        let taken = self.dirty_pages.bytes().saturating_add(bytes);
-        if free_bytes >= plenty.saturating_add(taken) {
-            self.dirty_data.stop();
-            return None;
+    /// Returns the files that the kernel has to write back before a process that is [about to
+    /// write](Self::about_to_write) does so: this file, and when space is short those whose data would no
+    /// longer fit.
+    pub fn to_write_back(&self, ino: Ino) -> Vec<Ino> {
+        match self.leaves_short_of_space(0) {
+            true => self.dirty_files.take_before_write(ino, || self.fs.open_for_writing()),
+            false => vec![ino],
         }
-        Some(Facts { now: Instant::now(), free_bytes, block_bytes, dirtied: &dirtied_by })
+    }
+
+    /// Returns the files that the kernel has to write back before `bytes` are reserved: those whose data
+    /// might no longer fit.
+    pub fn to_write_back_before_allocating(&self, bytes: u64) -> Vec<Ino> {
+        match self.leaves_short_of_space(bytes) {
+            true => self.dirty_files.take(|| self.fs.open_for_writing()),
+            false => Vec::new(),
+        }
+    }
+
+    /// Returns true if the kernel's dirty pages may not fit once `bytes` are taken.
+    fn leaves_short_of_space(&self, bytes: u64) -> bool {
+        let space = self.fs.space();
+        let short = space.is_ok_and(|(space, block_bytes)| {
+            let taken = self.dirty_pages.bytes().saturating_add(bytes);
+            space.free_blocks < SHORT_BYTES.saturating_add(taken) / u64::from(block_bytes)
+        });
+        if !short {
+            self.dirty_files.stop();
+        }
+        short
     }
 
     /// Writes dirty pages of the kernel to a file, on behalf of the process that was [last about to
@@ -187,10 +172,9 @@ impl KernelCache {
         offset: u64,
         data: &[u8],
         mode: WriteMode,
-    ) -> posix::Result<()> {
+    ) -> Result<()> {
         let mode = WriteMode { origin: WriteOrigin::Cache(self.files.limits_of_writer(ino)), ..mode };
         let written = self.fs.write(caller, ino, offset, data, mode);
-        self.dirty_data.wrote(ino, data.len() as u64);
         written.inspect_err(|errno| self.files.record_failure(ino, *errno))
     }
 }

@@ -809,31 +809,6 @@ fn data_accepted_while_there_was_space_is_kept() {
 }
 
 #[test]
-fn new_names_do_not_take_the_space_of_accepted_data() {
-    needs_fuse!();
-    let mut bench = Bench::mounted(64);
-    let early = File::create(bench.path("early")).unwrap();
-    let text = noise(4 << 20, 5);
-    // All at once, so that no later write asks for it to be written back.
-    early.write_all_at(&text, 0).unwrap();
-    let mut made = 0;
-    while made < 64 << 8 {
-        let (dir, link) = (bench.path(&format!("dir{made}")), bench.path(&format!("link{made}")));
-        if fs::create_dir(dir).and_then(|()| std::os::unix::fs::symlink("x".repeat(3000), link)).is_err() {
-            break;
-        }
-        made += 1;
-    }
-    assert!((100..64 << 8).contains(&made), "{made} directories and links fit in 64 MiB");
-    early.sync_all().unwrap();
-    drop(early);
-    bench.unmount_clean();
-    bench.mount("");
-    assert!(fs::read(bench.path("early")).unwrap() == text);
-    bench.unmount();
-}
-
-#[test]
 fn writing_past_the_largest_file_fails() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);

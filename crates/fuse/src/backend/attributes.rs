@@ -15,7 +15,7 @@ use fuse_protocol::{
 use posix::{Change, Result, TimesFrom};
 
 use super::{Adapter, caller_of};
-use crate::cache::NO_VALIDITY;
+use crate::cache::{NO_VALIDITY, VALIDITY_WRITING};
 
 impl Adapter {
     pub(super) fn get_attr(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
@@ -23,22 +23,18 @@ impl Adapter {
         let abi::GetattrIn { getattr_flags, handle, .. } = request.arguments.take()?;
         // A process that has the file open for writing may be about to write.
         let writes = getattr_flags & abi::GETATTR_HANDLE != 0 && handle != 0;
-        let admitted = if writes { self.cache.about_to_write(caller, ino).map(Some) } else { Ok(None) };
-        let writing = match admitted {
-            Ok(writing) => writing,
-            Err(first) => {
-                let nodes = self.nodes(&first.files);
-                let (fs, cache, block_bytes) = (self.fs.clone(), self.cache.clone(), self.block_bytes);
-                self.write_back.then(nodes, response.defer(), move |output| {
-                    cache.written_back(&first, Some(ino))?;
-                    put_attr(&fs.stat(ino)?, block_bytes, NO_VALIDITY, output);
-                    Ok(())
-                });
-                return Ok(());
-            }
-        };
+        if writes && self.cache.about_to_write(caller, ino) {
+            let nodes = self.cache.to_write_back(ino).into_iter().map(|ino| self.node(ino)).collect();
+            let (fs, cache, block_bytes) = (self.fs.clone(), self.cache.clone(), self.block_bytes);
+            self.write_back.then(nodes, response.defer(), move |output| {
+                cache.written_back(ino)?;
+                put_attr(&fs.stat(ino)?, block_bytes, NO_VALIDITY, output);
+                Ok(())
+            });
+            return Ok(());
+        }
         let stat = self.fs.stat(ino)?;
-        let validity = writing.unwrap_or_else(|| self.cache.attr_validity(&stat));
+        let validity = if writes { VALIDITY_WRITING } else { self.cache.attr_validity(&stat) };
         put_attr(&stat, self.block_bytes, validity, &mut response.output);
         Ok(())
     }

@@ -16,7 +16,7 @@ use super::{Adapter, REQUEST_BYTES, WriteCaching, caller_of};
 /// cheaper than a pipe.
 const SPLICE_BYTES_MIN: u32 = 64 << 10;
 /// Maximum length that one COPY_FILE_RANGE copies, in bytes, so that the caller can be interrupted in between.
-pub(super) const COPY_BYTES_MAX: u64 = 64 << 20;
+const COPY_BYTES_MAX: u64 = 64 << 20;
 
 /// Open flags of regular files: the page cache survives close, and direct writes may run in parallel.
 const FILE_OPEN: u32 = opened::KEEP_CACHE | opened::PARALLEL_DIRECT_WRITES;
@@ -135,10 +135,17 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn allocate(&self, request: &mut Request<'_>) -> Result<()> {
+    pub(super) fn allocate(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
         let (ino, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::FallocateIn { offset, length, mode, .. } = request.arguments.take()?;
-        self.fs.allocate(caller, ino, offset, length, mode)
+        let first = self.cache.to_write_back_before_allocating(length);
+        if first.is_empty() {
+            return self.fs.allocate(caller, ino, offset, length, mode);
+        }
+        let (nodes, fs) = (first.into_iter().map(|ino| self.node(ino)).collect(), self.fs.clone());
+        self.write_back
+            .then(nodes, response.defer(), move |_| fs.allocate(caller, ino, offset, length, mode));
+        Ok(())
     }
 
     pub(super) fn seek(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {

@@ -16,7 +16,7 @@ use posix::{OpenFor, Result};
 use rustix::fs::RenameFlags;
 
 use super::{Adapter, attributes::attr, caller_of, content::open_mode};
-use crate::cache::VALIDITY;
+use crate::cache::{VALIDITY, VALIDITY_WRITING};
 
 impl Adapter {
     pub(super) fn make_node(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
@@ -65,10 +65,8 @@ impl Adapter {
         self.cache.open_new(made.ino, open_for);
         // A process that creates a file for writing is the known writer, so it need not ask before
         // its first write.
-        let validity = match open_for {
-            OpenFor::Writing => self.cache.validity_of_new(caller, made.ino),
-            OpenFor::Reading => self.cache.attr_validity(&made),
-        };
+        let may_write = open_for == OpenFor::Writing && !self.cache.about_to_write(caller, made.ino);
+        let validity = if may_write { VALIDITY_WRITING } else { self.cache.attr_validity(&made) };
         output.put(&self.entry(&made, self.cache.name_validity(dir), validity));
         output.put(&self.opened(open_for));
         Ok(())

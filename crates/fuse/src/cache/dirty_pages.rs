@@ -53,19 +53,6 @@ impl Known {
     }
 }
 
-/// Returns the bytes of the pages that a process, as a whole, has made dirty on all file systems, if they are known.
-/// Other users' processes are not known without privileges.
-pub fn dirtied_by(pid: u32) -> Option<u64> {
-    // Process 0 is not visible in our PID namespace.
-    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
-    written_bytes(&text)
-}
-
-/// Parses the I/O counts of a process (proc(5)). `write_bytes` counts pages when they become dirty.
-fn written_bytes(text: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok())
-}
-
 fn in_kernel() -> u64 {
     in_table(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
 }
@@ -97,14 +84,6 @@ mod tests {
         known.record(50);
         known.record(80);
         assert_eq!(known.ours(), 30, "others have written");
-    }
-
-    #[test]
-    fn bytes_made_dirty_are_counted_by_process() {
-        let text = "rchar: 9\nwchar: 8\nsyscr: 7\nsyscw: 6\nread_bytes: 5\nwrite_bytes: 8192\ncancelled_write_bytes: 1\n";
-        assert_eq!(written_bytes(text), Some(8192));
-        assert_eq!((written_bytes("rchar: 9\n"), dirtied_by(0)), (None, None));
-        assert!(dirtied_by(std::process::id()).is_some());
     }
 
     #[test]
