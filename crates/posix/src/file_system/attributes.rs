@@ -6,8 +6,8 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Caller, FileSystem, Result, durability::PART_BYTES, permissions, refuse_sealed, to_errno};
-use crate::{Errno, volume_lock::Writing};
+use super::{Caller, FileSystem, Result, permissions, refuse_sealed, to_errno};
+use crate::Errno;
 
 /// The changes of one SETATTR request.
 #[derive(Debug, Clone, Copy, Default)]
@@ -77,7 +77,7 @@ impl FileSystem {
                 _ => return Err(Errno::INVAL),
             }
             refuse_sealed(&before)?;
-            self.truncate(&mut volume, &before, size)?;
+            volume.truncate(ino, size).map_err(to_errno)?;
         }
         let gid = set.gid.unwrap_or(before.gid);
         set.permissions = set.permissions.map(|wanted| permissions::permissions_of(caller, gid, wanted));
@@ -100,38 +100,5 @@ impl FileSystem {
             volume.set_attr(ino, &set).map_err(to_errno)?;
         }
         self.pending_atimes.stat(&volume, ino).map_err(to_errno)
-    }
-
-    /// Changes the size of a file. A large file is shortened in parts, between which readers have the volume.
-    fn truncate(&self, volume: &mut Writing<'_>, before: &Stat, size: u64) -> Result<()> {
-        let step = part_of_truncation(before.size.saturating_sub(size), before.sectors * 512);
-        let mut end = before.size;
-        // Parts end at multiples of their length, so that none ends inside a compressed cluster.
-        while end.saturating_sub(size) > step {
-            end = (end - 1) / step * step;
-            volume.truncate(before.ino, end.max(size)).map_err(to_errno)?;
-            self.between_parts(volume)?;
-        }
-        volume.truncate(before.ino, size).map_err(to_errno)
-    }
-}
-
-/// Returns the length of the parts in which `bytes` of a file are cut off: such that a part of evenly spread data
-/// holds [`PART_BYTES`]. A sparse file would otherwise have too many.
-fn part_of_truncation(bytes: u64, allocated_bytes: u64) -> u64 {
-    let parts = allocated_bytes.div_ceil(PART_BYTES).max(1);
-    (bytes / parts).max(PART_BYTES).next_multiple_of(PART_BYTES)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_truncation_has_about_as_many_parts_as_its_data_takes() {
-        assert_eq!(part_of_truncation(10 << 30, 10 << 30), PART_BYTES);
-        assert_eq!(part_of_truncation(16 << 40, 1 << 20), 16 << 40);
-        assert_eq!(part_of_truncation(16 << 40, 2 * PART_BYTES), 8 << 40);
-        assert_eq!(part_of_truncation(1, 0), PART_BYTES);
     }
 }
