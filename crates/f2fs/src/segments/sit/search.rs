@@ -100,9 +100,12 @@ impl Sit {
     /// Counts the sections without valid or protected blocks that contain none of `current` and are not closed. The first
     /// call reads the whole SIT, unless a section is one segment.
     pub(in crate::segments) fn free_sections(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
+        // Closed sections are not counted, so those of logs must not be subtracted a second time.
+        let open_current: Vec<SegNo> =
+            current.iter().copied().filter(|segment| !self.is_closed(*segment)).collect();
         if self.geometry.segments_per_section == 1 {
             let unusable = self.prefree + self.closed_free;
-            return Ok(self.free_segments(io, current)?.saturating_sub(unusable));
+            return Ok(self.free_segments(io, &open_current)?.saturating_sub(unusable));
         }
         if self.busy.is_none() {
             let mut busy = vec![0; self.geometry.sections as usize];
@@ -114,7 +117,7 @@ impl Sit {
         }
         let busy = self.busy.as_ref().expect("it was just counted");
         let held: BTreeSet<SecNo> =
-            current.iter().map(|segment| self.geometry.section_of(*segment)).collect();
+            open_current.iter().map(|segment| self.geometry.section_of(*segment)).collect();
         let per_section = self.geometry.segments_per_section;
         let closed = self.closed.start / per_section..self.closed.end / per_section;
         let open = (0..).zip(busy).filter(|(section, _)| !closed.contains(section));
