@@ -28,9 +28,11 @@ pub(crate) fn repair(io: &Io) -> Result<Copies> {
         // A copy that cannot be read is not written either. The other one has been enough to open the volume.
         return Ok(Copies::Alike);
     };
+    // As in opening: a copy that does not fit the device is not the one that the volume was opened from.
+    let size = io.device().geometry().size_bytes;
     let parse = |block: &[u8], copy: u8| {
         let bytes = block[superblock::OFFSET..][..superblock::BYTES].try_into().expect("3072 bytes");
-        let checked = Superblock::check(bytes, copy, u64::MAX).ok()?;
+        let checked = Superblock::check(bytes, copy, size).ok()?;
         Some((raw::Superblock::read_from_bytes(bytes).expect("3072 bytes"), Geometry::of(&checked)))
     };
     match (parse(&first, 0), parse(&second, 1)) {

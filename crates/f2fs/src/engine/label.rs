@@ -42,7 +42,7 @@ impl Engine {
     pub fn begin_set_label(&mut self, label: &str) -> Result<Option<PendingSync>> {
         superblock::check_label(label)?;
         self.start()?;
-        let (_, valid) = read_superblock(&**self.io().device(), u64::MAX)?;
+        let (_, valid) = read_superblock(&**self.io().device(), self.io().device().geometry().size_bytes)?;
         let mut block = self.io().read_block(BlockAddr(valid.into()), Place::Superblock(valid))?.into_vec();
         let bytes = &mut block[superblock::OFFSET..][..superblock::BYTES];
         let raw = raw::Superblock::mut_from_bytes(bytes).expect("it has the struct's size");

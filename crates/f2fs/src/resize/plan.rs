@@ -146,7 +146,7 @@ impl Facts {
     fn of(volume: &Engine) -> Result<Facts> {
         let device = &**volume.device();
         // The copy that the volume was opened from.
-        let (_, copy) = crate::disk::read_superblock(device, u64::MAX)?;
+        let (_, copy) = crate::disk::read_superblock(device, device.geometry().size_bytes)?;
         Ok(Facts {
             raw: read_raw_superblock(device, copy)?,
             superblock: volume.superblock().clone(),
