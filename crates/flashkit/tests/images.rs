@@ -282,3 +282,29 @@ fn a_volume_in_a_qcow2_image_is_changed_in_place() {
     ok(dir, &["convert", "-q", "disk.qcow2", "ours"]);
     assert!(fs::read(dir.join("ours")).unwrap() == fs::read(dir.join("raw")).unwrap());
 }
+
+#[test]
+fn a_resize_keeps_the_container_of_a_qcow2_image_whole() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let Some(_) = run(dir, "qemu-img", &["create", "-q", "-f", "qcow2", "disk.qcow2", "200M"], "") else {
+        return;
+    };
+    fs::write(dir.join("file"), vec![3; 3_000_000]).unwrap();
+    ok(dir, &["mkfs", "-q", "-f", "disk.qcow2"]);
+    ok(dir, &["cp", "file", "disk.qcow2:/file"]);
+    let length = || fs::metadata(dir.join("disk.qcow2")).unwrap().len();
+    let before = fs::read(dir.join("disk.qcow2")).unwrap();
+    let error = fails(dir, &["resize", "-q", "disk.qcow2", "300M"]);
+    assert!(error.contains("qemu-img resize"), "{error}");
+    assert_eq!(fails(dir, &["resize", "-q", "--dry-run", "disk.qcow2", "300M"]), error);
+    assert!(fs::read(dir.join("disk.qcow2")).unwrap() == before, "a refused growth changed the file");
+    let minimized = ok(dir, &["resize", "-q", "--minimize", "disk.qcow2"]);
+    assert!(length() >= before.len() as u64, "the container was cut: {minimized}");
+    run(dir, "qemu-img", &["check", "-q", "disk.qcow2"], "").unwrap();
+    assert!(ok(dir, &["fsck", "-q", "disk.qcow2"]).contains("clean"));
+    run(dir, "qemu-img", &["resize", "-q", "disk.qcow2", "300M"], "").unwrap();
+    ok(dir, &["resize", "-q", "disk.qcow2"]);
+    assert_eq!(ok(dir, &["cat", "disk.qcow2:/file"]).into_bytes(), vec![3; 3_000_000]);
+    assert!(ok(dir, &["fsck", "-q", "disk.qcow2"]).contains("clean"));
+}

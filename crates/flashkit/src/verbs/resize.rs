@@ -135,14 +135,45 @@ impl Devices {
         Ok(target::open_device(self.last())?.geometry().size_bytes)
     }
 
-    /// Returns true if the last device is a whole file, which can change its length.
+    /// Returns true if the last device is a whole file as it is, without a container. Its length can change.
     fn last_is_file(&self) -> Result<bool> {
-        Ok(!self.last().is_part() && fs::metadata(self.last().path())?.is_file())
+        let image = target::open_image(self.last(), OpenOptions { write: false, direct: false })?;
+        Ok(image.is_whole_file() && fs::metadata(self.last().path())?.is_file())
     }
 
+    /// Sets the length of the file of the last device.
     fn set_last_bytes(&self, bytes: u64) -> Result<()> {
-        let cut = || fs::OpenOptions::new().write(true).open(self.last().path())?.set_len(bytes);
-        cut().with_context(|| self.last().to_string())
+        let set = || fs::OpenOptions::new().write(true).open(self.last().path())?.set_len(bytes);
+        set().with_context(|| self.last().to_string())
+    }
+
+    /// Refuses more bytes than the last device has, unless it is a whole file.
+    fn require_extensible(&self, bytes: u64) -> Result<()> {
+        let has = self.last_bytes()?;
+        if bytes > has && !self.last_is_file()? {
+            bail!(
+                "{}: {has} bytes, not {bytes}; enlarge it first: a qcow2 image with qemu-img resize, a partition in its table",
+                self.last()
+            );
+        }
+        Ok(())
+    }
+
+    /// Extends the file of the last device to `bytes`, if it is shorter.
+    fn extend_last(&self, bytes: u64) -> Result<()> {
+        self.require_extensible(bytes)?;
+        if bytes > self.last_bytes()? {
+            self.set_last_bytes(bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the last device to `bytes`, if it is a longer whole file.
+    fn cut_last(&self, bytes: u64) -> Result<()> {
+        if bytes < self.last_bytes()? && self.last_is_file()? {
+            self.set_last_bytes(bytes)?;
+        }
+        Ok(())
     }
 }
 
@@ -169,16 +200,14 @@ fn plan(args: &Args, devices: &Devices) -> Result<(Plan, u64)> {
         (None, true) => resize::smallest_bytes(&mut volume)?.saturating_sub(before),
         (None, false) => devices.last_bytes()?,
     };
+    devices.require_extensible(bytes)?;
     Ok((Plan::new(&mut volume, before.saturating_add(bytes))?, bytes))
 }
 
 fn carry_out(args: &Args, devices: &Devices, planned: &Plan, bytes: u64) -> Result<Plan> {
-    let is_file = devices.last_is_file()?;
     // Refuses a volume that is in use before its file becomes longer.
     drop(devices.device(Access::Write)?);
-    if is_file && bytes > devices.last_bytes()? {
-        devices.set_last_bytes(bytes)?;
-    }
+    devices.extend_last(bytes)?;
     let block_bytes = {
         let volume = Engine::open(devices.device(Access::Read)?, Options::read_only())?;
         volume.superblock().block_size.bytes() as u64
@@ -190,9 +219,7 @@ fn carry_out(args: &Args, devices: &Devices, planned: &Plan, bytes: u64) -> Resu
     let plan = resize::resize(&mut open, total, &mut |blocks| bar.set_position(blocks * block_bytes))?;
     bar.finish_and_clear();
     drop(device);
-    if is_file && bytes < devices.last_bytes()? {
-        devices.set_last_bytes(bytes)?;
-    }
+    devices.cut_last(bytes)?;
     Ok(plan)
 }
 
