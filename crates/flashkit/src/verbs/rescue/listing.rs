@@ -169,6 +169,7 @@ mod tests {
             reused: 0,
             unmapped: 0,
             missing: 0,
+            unreadable: 0,
         };
         let found = Found {
             path: b"a|b".to_vec(),
