@@ -2,10 +2,10 @@
 
 use std::{
     fs::{self, File},
-    io,
+    io::{self, BufRead, BufReader, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command, Stdio},
 };
 
 use flashkit_block::{FileDevice, InUse, LoopDevice, OpenOptions, in_use};
@@ -216,4 +216,32 @@ fn the_host_s_swap_is_found() {
     let link = dir.path().join("link");
     fs::hard_link(&image, &link).expect("a second name");
     assert_eq!([refusal(&link), refusal(device.path())], [InUse::Swap, InUse::Swap]);
+}
+
+/// Opens a raw image by qemu-io until the returned program is killed. `None`, with a message, without qemu-io.
+fn open_by_qemu(image: &Path) -> Option<Child> {
+    let mut command = Command::new("qemu-io");
+    command.args(["-f", "raw"]).arg(image).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let Ok(mut qemu) = command.spawn() else {
+        eprintln!("skipped: qemu-io is not installed");
+        return None;
+    };
+    // An answer to a command shows that the image is open.
+    qemu.stdin.as_mut().expect("a pipe").write_all(b"length\n").expect("it reads commands");
+    let output = qemu.stdout.as_mut().expect("a pipe");
+    let mut answer = String::new();
+    BufReader::new(output).read_line(&mut answer).expect("it answers");
+    Some(qemu)
+}
+
+#[test]
+fn an_image_that_qemu_has_open_is_not_written() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let image = dir.path().join("image");
+    File::create(&image).and_then(|file| file.set_len(1 << 20)).expect("a new file");
+    let Some(mut qemu) = open_by_qemu(&image) else { return };
+    let user = refusal(&image);
+    qemu.kill().and_then(|()| qemu.wait()).expect("it ends");
+    assert_eq!(user, InUse::Writer);
+    drop(FileDevice::open(&image, WRITE).expect("no program has it"));
 }

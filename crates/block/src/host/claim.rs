@@ -15,7 +15,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{Dev, FlockOperation, flock},
+    fs::{Dev, FlockOperation, fcntl_lock, flock},
     io::Errno,
 };
 
@@ -101,7 +101,7 @@ impl Claim {
             // Two parts of a file may each have a writer. Their block devices keep the writers apart.
             let lock = if backing.is_whole() { lock_alone } else { lock_with_others };
             // The file may lie on a file system without locks, or be readable only.
-            if let Some(user) = lock(&file).unwrap_or_default() {
+            if let Some(user) = lock(&file).unwrap_or_default().or_else(|| record_lock(&file)) {
                 return Ok(Err(user));
             }
             self.locked.push(file);
@@ -214,7 +214,10 @@ fn lock_alone(file: &File) -> io::Result<Option<InUse>> {
     loop {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {}
-            locked => return Ok(locked.map(|()| None)?),
+            locked => {
+                locked?;
+                return Ok(record_lock(file).inspect(|_| unlock(file)));
+            }
         }
         if let Some(user) = lock_with_others(file)? {
             return Ok(Some(user));
@@ -224,6 +227,23 @@ fn lock_alone(file: &File) -> io::Result<Option<InUse>> {
             return Ok(Some(InUse::Reader));
         }
         thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// Returns [`InUse::Writer`] if another program has a record lock (fcntl) in the file. QEMU locks single bytes from 100
+/// and 200 on for each open image (block/file-posix.c), which flock does not see.
+fn record_lock(file: &File) -> Option<InUse> {
+    // Locks of the process itself do not conflict. This one ends here, because the process would lose it anyway as soon
+    // as it closes any other descriptor of the file.
+    match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::AGAIN | Errno::ACCESS) => Some(InUse::Writer),
+        // The file may be open for reading only, or lie on a file system without locks.
+        Err(_) => None,
+        Ok(()) => {
+            // A failure cannot be reported here, and closing unlocks as well.
+            let _ = fcntl_lock(file, FlockOperation::NonBlockingUnlock);
+            None
+        }
     }
 }
 
