@@ -165,9 +165,8 @@ impl Versions {
         let mut at = 0;
         std::iter::from_fn(move || {
             let first = self.all.get(at)?;
-            let length = self.all[at..].iter().take_while(|version| version.nid == first.nid).count();
-            let group = index(at)..index(at + length);
-            at += length;
+            let group = self.group(Nid(first.nid));
+            at = group.end as usize;
             Some(group)
         })
     }
@@ -175,7 +174,7 @@ impl Versions {
     /// Indices of all versions of a node.
     pub(crate) fn group(&self, nid: Nid) -> Range<u32> {
         let start = self.all.partition_point(|version| version.nid < nid.0);
-        let length = self.all[start..].iter().take_while(|version| version.nid == nid.0).count();
+        let length = self.all[start..].partition_point(|version| version.nid == nid.0);
         index(start)..index(start + length)
     }
 
