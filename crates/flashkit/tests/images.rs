@@ -287,12 +287,11 @@ fn a_volume_in_a_qcow2_image_is_changed_in_place() {
 fn a_resize_keeps_the_container_of_a_qcow2_image_whole() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path();
-    let Some(_) = run(dir, "qemu-img", &["create", "-q", "-f", "qcow2", "disk.qcow2", "200M"], "") else {
-        return;
-    };
     fs::write(dir.join("file"), vec![3; 3_000_000]).unwrap();
-    ok(dir, &["mkfs", "-q", "-f", "disk.qcow2"]);
-    ok(dir, &["cp", "file", "disk.qcow2:/file"]);
+    ok(dir, &["mkfs", "-q", "raw.img", "--size", "200M"]);
+    ok(dir, &["cp", "file", "raw.img:/file"]);
+    let convert = ["convert", "-q", "-f", "raw", "-O", "qcow2", "raw.img", "disk.qcow2"];
+    let Some(_) = run(dir, "qemu-img", &convert, "") else { return };
     let length = || fs::metadata(dir.join("disk.qcow2")).unwrap().len();
     let before = fs::read(dir.join("disk.qcow2")).unwrap();
     let error = fails(dir, &["resize", "-q", "disk.qcow2", "300M"]);
