@@ -516,10 +516,6 @@ mod tests {
         // All of it, or nothing.
         assert_eq!(fs.allocate(ROOT_USER, ino, 0, 2 * BYTES, 0), Err(Errno::NOSPC));
         assert_eq!(sectors(), allocated);
-        let cut = Change { size: Some(7), ..Change::default() };
-        assert!(turns(&|| fs.change(ROOT_USER, ino, &cut).map(|_| ()).unwrap()) > 1);
-        assert_eq!(fs.stat(ino).unwrap().size, 7);
-        assert!(allocate(0) > 1);
         let free = fs.space().unwrap().0.free_blocks;
         fs.unlink(root, b"large").unwrap();
         assert!(turns(&|| fs.forget(ino, 1, || {})) > 1);
