@@ -1,8 +1,8 @@
 //! Random damage of 1 to 100 blocks on aged volumes of all kinds: a repair is refused, or the next check finds nothing,
 //! and undo brings everything back. `REPAIR_SEEDS` sets the number of volumes, `REPAIR_FIRST` the first seed.
 //!
-//! Where fsck.f2fs is installed and `REPAIR_BESIDE` is set, `fsck.f2fs -f -y` repairs a copy of each volume, and the
-//! files that both keep are counted.
+//! With `REPAIR_BESIDE`, and if fsck.f2fs is installed, `fsck.f2fs -f -y` repairs a copy of each volume, and the files that
+//! both keep are counted.
 
 use std::{
     collections::{BTreeMap, hash_map::DefaultHasher},
