@@ -3,7 +3,7 @@
 # Finds the cargo of rustup in a shell that does not have it in its path yet, before an older one of the distribution.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: setup programs test study bench lint targets unit hostile golden install deb
+.PHONY: setup programs test study bench lint targets try-targets unit hostile golden install deb
 
 ## setup: install what is missing on Debian or Ubuntu
 setup:
@@ -14,7 +14,7 @@ programs:
 	scripts/setup programs
 
 ## test: all tests, virtual machines included; tests that a machine cannot run are skipped with a message
-test: setup lint unit hostile
+test: setup lint unit hostile try-targets
 
 ## study: the experiments on every file system, on one modelled card. Our own file system is first, because it needs no
 ## kernel; meanwhile the lab's kernel is built if it is missing. If that fails, the reason is printed and the rivals run
@@ -33,10 +33,10 @@ lint: targets
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	cargo xtask spec --check
 
-## targets: check the engine and the archives for other systems, and the command for 32-bit Linux, as far as their
-## standard libraries are installed. The lab needs 64 bits, so the command is checked without it.
-LIBRARY_TARGETS = wasm32-unknown-unknown x86_64-pc-windows-gnu x86_64-apple-darwin
-COMMAND_TARGETS = i686-unknown-linux-gnu
+## targets: check the engine and the archives for other systems, and the command for 32-bit Linux and Windows, as far as
+## their standard libraries are installed. The lab needs 64 bits, so the command is checked without it.
+LIBRARY_TARGETS = wasm32-unknown-unknown x86_64-apple-darwin
+COMMAND_TARGETS = i686-unknown-linux-gnu x86_64-pc-windows-gnu
 # A check links nothing, so nothing has to compile zstd's C for another system.
 NO_C = x86_64_apple_darwin $(subst -,_,$(COMMAND_TARGETS))
 $(foreach target,$(NO_C),$(eval targets: export CC_$(target) = true))
@@ -52,6 +52,10 @@ targets:
 	}; \
 	for target in $(LIBRARY_TARGETS); do check $$target -p f2fs -p f2fs-tree || exit 1; done; \
 	for target in $(COMMAND_TARGETS); do check $$target -p flashkit --no-default-features || exit 1; done
+
+## try-targets: build the command for other systems, and run it there in emulators; see scripts/try-targets
+try-targets:
+	scripts/try-targets
 
 # Tests that need the lab's kernel are skipped if it was not built. `make study` builds it, which takes longer than the
 # tests.

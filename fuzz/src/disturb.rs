@@ -6,7 +6,7 @@
 use f2fs::{
     Result,
     engine::{
-        Engine, FileSize, FinalSymlink, Limits, NewNode, Policy, QuotaLimits, RenameMode, SetAttr, SyncScope,
+        Caller, Engine, FileSize, FinalSymlink, NewNode, Policy, QuotaLimits, RenameMode, SetAttr, SyncScope,
         XattrMode,
     },
     format::{FileType, inode::flag, quota::QuotaKind},
@@ -60,11 +60,10 @@ pub fn disturb(volume: &mut Engine) -> Disturbed {
     disturbed.note(volume.checkpoint());
     let limits = QuotaLimits { space_hard_kib: 9000, inodes_soft: 20, ..QuotaLimits::default() };
     for kind in QuotaKind::ALL {
-        disturbed.note(volume.set_quota_limits(kind, 0, limits));
+        disturbed.note(volume.begin(Caller::ADMIN).set_quota_limits(kind, 0, limits));
     }
-    volume.set_limits(Limits::Enforced);
     let compress = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
-    disturbed.note(volume.set_attr(root, &compress));
+    disturbed.note(volume.begin(Caller::USER).set_attr(root, &compress));
     for (n, (path, ino)) in children.iter().enumerate() {
         let at = path.iter().rposition(|byte| *byte == b'/');
         let dir = at.map_or(Some(root), |at| volume.resolve(&path[..at], FinalSymlink::NoFollow).ok());
@@ -94,17 +93,28 @@ fn names(volume: &Engine, dir: Ino) -> Vec<(Vec<u8>, Ino)> {
 fn grow(volume: &mut Engine, root: Ino, disturbed: &mut Disturbed) {
     let salt = disturbed.done;
     let directory = NewNode::new(0o040_755);
-    let Some(dir) = disturbed.note(volume.create(root, format!("new {salt}").as_bytes(), &directory)) else {
+    let Some(dir) =
+        disturbed.note(volume.begin(Caller::USER).create(root, format!("new {salt}").as_bytes(), &directory))
+    else {
         return;
     };
     for n in 0..12u32 {
         let name = [b'n'; 40].iter().copied().chain(n.to_string().into_bytes()).collect::<Vec<u8>>();
-        let Some(ino) = disturbed.note(volume.create(dir, &name, &NewNode::new(0o100_644))) else { continue };
+        let Some(ino) =
+            disturbed.note(volume.begin(Caller::USER).create(dir, &name, &NewNode::new(0o100_644)))
+        else {
+            continue;
+        };
         let data = vec![n as u8; 1 << (3 + n)];
-        disturbed.note(volume.write(ino, u64::from(n) * 1000, &data));
-        disturbed.note(volume.set_xattr(ino, b"user.n", &data[..data.len().min(2000)], XattrMode::Set));
+        disturbed.note(volume.begin(Caller::USER).write(ino, u64::from(n) * 1000, &data));
+        disturbed.note(volume.begin(Caller::USER).set_xattr(
+            ino,
+            b"user.n",
+            &data[..data.len().min(2000)],
+            XattrMode::Set,
+        ));
     }
-    disturbed.note(volume.symlink(dir, b"link", b"target", &NewNode::new(0o120_777)));
+    disturbed.note(volume.begin(Caller::USER).symlink(dir, b"link", b"target", &NewNode::new(0o120_777)));
 }
 
 /// Changes one existing entry.
@@ -119,33 +129,48 @@ fn change(
 ) {
     let is_dir = volume.stat(ino).is_ok_and(|stat| stat.kind == FileType::Directory);
     if !is_dir {
-        disturbed.note(volume.write(ino, (n as u64 * 7001) % 100_000, &[7; 9000]));
-        disturbed.note(volume.truncate(ino, (n as u64 * 3001) % 50_000));
-        disturbed.note(volume.punch_hole(ino, 100, 9000));
-        disturbed.note(volume.zero_range(ino, 5000, 20_000, [FileSize::Stays, FileSize::Grows][n % 2]));
-        disturbed.note(volume.insert_range(ino, 1 << 14, 1 << 15));
-        disturbed.note(volume.collapse_range(ino, 0, 1 << 14));
-        disturbed.note(volume.release_saved(ino));
-        disturbed.note(volume.reserve_saved(ino));
+        disturbed.note(volume.begin(Caller::USER).write(ino, (n as u64 * 7001) % 100_000, &[7; 9000]));
+        disturbed.note(volume.begin(Caller::USER).truncate(ino, (n as u64 * 3001) % 50_000));
+        disturbed.note(volume.begin(Caller::USER).punch_hole(ino, 100, 9000));
+        disturbed.note(volume.begin(Caller::USER).zero_range(
+            ino,
+            5000,
+            20_000,
+            [FileSize::Stays, FileSize::Grows][n % 2],
+        ));
+        disturbed.note(volume.begin(Caller::USER).insert_range(ino, 1 << 14, 1 << 15));
+        disturbed.note(volume.begin(Caller::USER).collapse_range(ino, 0, 1 << 14));
+        disturbed.note(volume.begin(Caller::USER).release_saved(ino));
+        disturbed.note(volume.begin(Caller::USER).reserve_saved(ino));
         disturbed.note(volume.fsync(ino, [SyncScope::Data, SyncScope::Everything][n % 2]));
     }
-    disturbed.note(volume.set_xattr(ino, b"user.fuzz", &[n as u8; 300], XattrMode::Set));
+    disturbed.note(volume.begin(Caller::USER).set_xattr(ino, b"user.fuzz", &[n as u8; 300], XattrMode::Set));
     match n % 4 {
         0 => {
             let to = format!("moved {n}");
-            disturbed.note(volume.rename(dir, name, root, to.as_bytes(), RenameMode::Replace));
+            disturbed.note(volume.begin(Caller::USER).rename(
+                dir,
+                name,
+                root,
+                to.as_bytes(),
+                RenameMode::Replace,
+            ));
         }
         1 if is_dir => {
-            disturbed.note(volume.remove_dir(dir, name));
+            disturbed.note(volume.begin(Caller::USER).remove_dir(dir, name));
         }
         1 => {
-            disturbed.note(volume.unlink(dir, name));
+            disturbed.note(volume.begin(Caller::USER).unlink(dir, name));
         }
         2 => {
-            disturbed.note(volume.link(ino, dir, format!("linked {n}").as_bytes()));
+            disturbed.note(volume.begin(Caller::USER).link(ino, dir, format!("linked {n}").as_bytes()));
         }
         _ => {
-            disturbed.note(volume.create(dir, format!("beside {n}").as_bytes(), &NewNode::new(0o100_600)));
+            disturbed.note(volume.begin(Caller::USER).create(
+                dir,
+                format!("beside {n}").as_bytes(),
+                &NewNode::new(0o100_600),
+            ));
         }
     }
 }

@@ -16,7 +16,10 @@ pub mod survey;
 use std::sync::Arc;
 
 use block::{Counted, Device, Overlay};
-use f2fs::engine::{Engine, Options};
+use f2fs::{
+    Key, Keyring,
+    engine::{Engine, Options},
+};
 
 pub use disturb::Disturbed;
 pub use images::Images;
@@ -46,12 +49,12 @@ pub fn run(images: &Images, case: &[u8]) -> Outcome {
     let device = Arc::new(Counted::new(Overlay::new(image.device.clone())));
     case::patch(image, patches, device.inner());
     if patches.first().is_some_and(|style| style & case::CHANGE == case::CHANGE) {
-        let options = Options { cache_bytes: CACHE_BYTES, ..Options::new(disturb::now) };
+        let options = Options { cache_bytes: CACHE_BYTES, keys: keys(patches), ..Options::new(disturb::now) };
         let Ok(mut volume) = Engine::open(device, options) else { return Outcome::Refused };
         return Outcome::Changed(disturb::disturb(&mut volume));
     }
     let changed = device.inner().changed_ranges();
-    let options = Options { cache_bytes: CACHE_BYTES, ..Options::read_only() };
+    let options = Options { cache_bytes: CACHE_BYTES, keys: keys(patches), ..Options::read_only() };
     let Ok(volume) = Engine::open(device.clone(), options) else { return Outcome::Refused };
     let survey = survey::read_everything(&volume);
     drop(volume);
@@ -59,6 +62,20 @@ pub fn run(images: &Images, case: &[u8]) -> Outcome {
     let counts = device.counts();
     assert_eq!((counts.writes, counts.discards), (0, 0), "reading has written");
     Outcome::Read(survey)
+}
+
+/// The keys of the encrypted golden images, in half of the cases. Policies of version 1 have the descriptor of the first
+/// key and the bytes of the second.
+fn keys(bytes: &[u8]) -> Keyring {
+    let mut keys = Keyring::default();
+    if bytes.last().is_some_and(|last| last & 1 == 1) {
+        let first = Key::new(&[0x5A; 64]).expect("its length is right");
+        let counted: Vec<u8> = (0x5A..0x9A).collect();
+        let second = Key::new(&counted).expect("its length is right").with_descriptor(first.descriptor());
+        keys.add(first);
+        keys.add(second);
+    }
+    keys
 }
 
 /// A shared device.

@@ -13,9 +13,9 @@ use xtask::{
     study::real_tree,
     study::uml_kernel::{self, FileSystems},
     trial::cost,
-    trial::rescue,
     trial::soak,
     trial::torture,
+    trial::{rescue, resize},
     workspace,
 };
 
@@ -167,6 +167,16 @@ enum Task {
         #[arg(long, default_value_t = 512)]
         volume_mib: u64,
     },
+    /// Resize volumes that Linux filled, and let Linux read them; or kill flashkit and resize.f2fs before many of
+    /// their writes, and count the volumes that are lost
+    Resize {
+        /// Kill both programs so many times in each resize, instead
+        #[arg(long)]
+        kills: Option<u64>,
+        /// The flashkit to be killed; by default it is built
+        #[arg(long, requires = "kills")]
+        flashkit: Option<PathBuf>,
+    },
     /// Count the device's writes, with our engine and with Linux's f2fs
     Cost {
         /// Length in MiB of the file that is written buffered; a tenth of it is written with fsync
@@ -261,6 +271,8 @@ fn run() -> Result<()> {
             cost::cost(mib << 20, volume_mib << 20, seed, &words, &mut out)?;
         }
         Task::Rescue { tree, volume_mib } => rescue::rescue(&tree, volume_mib << 20, &mut out)?,
+        Task::Resize { kills: None, .. } => resize::beside_linux(&mut out)?,
+        Task::Resize { kills: Some(kills), flashkit } => resize::kills(kills, flashkit, &mut out)?,
         Task::Fsck { images } => {
             for image in images {
                 fsck_image(&image)?;

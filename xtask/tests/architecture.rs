@@ -25,7 +25,7 @@ fn documented(page: &str) -> Graph {
 }
 
 /// Returns the crates below `crates/` by the names of their folders, with the `[dependencies]` of their
-/// manifests among them.
+/// manifests, on any system, among them.
 fn declared(crates: &Path) -> Graph {
     let entries = fs::read_dir(crates).expect("the workspace has crates").flatten();
     let folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -33,8 +33,12 @@ fn declared(crates: &Path) -> Graph {
         let text = fs::read_to_string(folder.join("Cargo.toml")).expect("a crate has a manifest");
         let manifest: toml::Table = text.parse().expect("a manifest is TOML");
         let name = folder.file_name().expect("a folder has a name").to_string_lossy().into_owned();
-        let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
-        (name, dependencies.map(|table| table.keys().cloned().collect()).unwrap_or_default())
+        let systems = manifest.get("target").and_then(toml::Value::as_table).into_iter();
+        let systems = systems.flat_map(toml::Table::values);
+        let whole = toml::Value::Table(manifest.clone());
+        let tables = std::iter::once(&whole).chain(systems);
+        let tables = tables.filter_map(|table| table.get("dependencies")?.as_table());
+        (name, tables.flat_map(toml::Table::keys).cloned().collect())
     };
     let all: BTreeMap<String, BTreeSet<String>> = folders.iter().map(parse).collect();
     let names: BTreeSet<String> = all.keys().cloned().collect();

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use f2fs::{
-    engine::QuotaLimits,
+    engine::{Caller, QuotaLimits},
     format::{
         BlockSize,
         inode::{Algorithm, Compression},
@@ -443,7 +443,7 @@ fn linux_sees_our_projects_and_enforces_our_limits() {
     ];
     let mut volume = engine::open(&path).expect("it opens");
     for (kind, id, limit) in limits {
-        volume.set_quota_limits(kind, id, limit).expect("limits can be set");
+        volume.begin(Caller::ADMIN).set_quota_limits(kind, id, limit).expect("limits can be set");
     }
     volume.unmount().expect("it closes");
     drop(volume);

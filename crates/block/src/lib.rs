@@ -4,6 +4,7 @@
 //! four verbs. Recording, counting, fault injection and overlays are wrappers that are `Device`s themselves.
 
 mod concat;
+mod export;
 mod file;
 #[cfg(target_os = "linux")]
 mod host;
@@ -20,6 +21,7 @@ mod wrapper;
 use std::{io, sync::Arc};
 
 pub use concat::Concat;
+pub use export::{Export, Space};
 pub use file::{FileDevice, OpenOptions, ReadPattern};
 #[cfg(target_os = "linux")]
 pub use host::{
@@ -28,6 +30,8 @@ pub use host::{
     users::in_use,
 };
 pub use in_use::InUse;
+#[cfg(not(target_os = "linux"))]
+pub use in_use::in_use;
 pub use memory::MemoryDevice;
 pub use overlay::Overlay;
 pub use rng::Rng;

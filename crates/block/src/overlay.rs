@@ -52,6 +52,14 @@ impl<D: Device> Overlay<D> {
         self.changes.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
+    /// Reads a range between changed pages from the base. The base is not asked for changed pages: it may fail there.
+    fn read_base(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        match buf.is_empty() {
+            true => Ok(()),
+            false => self.base.read(offset_bytes, buf),
+        }
+    }
+
     fn base_page(&self, number: u64) -> io::Result<Page> {
         let start = number * PAGE_BYTES as u64;
         let held = (self.base.geometry().size_bytes - start).min(PAGE_BYTES as u64) as usize;
@@ -71,19 +79,20 @@ impl<D: Device> Device for Overlay<D> {
         if buf.is_empty() {
             return Ok(());
         }
-        // The lock is held during the base's read, so that a page cannot change in between.
+        // The lock is held during the base's reads, so that a page cannot change in between.
         let changes = self.changes.read().unwrap_or_else(PoisonError::into_inner);
-        self.base.read(offset_bytes, buf)?;
         let page_bytes = PAGE_BYTES as u64;
-        let last = (offset_bytes + buf.len() as u64 - 1) / page_bytes;
-        for (number, page) in changes.range(offset_bytes / page_bytes..=last) {
+        let end = offset_bytes + buf.len() as u64;
+        let mut at = offset_bytes;
+        for (number, page) in changes.range(offset_bytes / page_bytes..=(end - 1) / page_bytes) {
             let start = number * page_bytes;
-            let from = start.max(offset_bytes);
-            let to = (start + page_bytes).min(offset_bytes + buf.len() as u64);
+            let (from, to) = (start.max(offset_bytes), (start + page_bytes).min(end));
+            self.read_base(at, &mut buf[(at - offset_bytes) as usize..(from - offset_bytes) as usize])?;
             let part = (from - offset_bytes) as usize..(to - offset_bytes) as usize;
             buf[part].copy_from_slice(&page[(from - start) as usize..(to - start) as usize]);
+            at = to;
         }
-        Ok(())
+        self.read_base(at, &mut buf[(at - offset_bytes) as usize..])
     }
 
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
@@ -118,7 +127,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Counted, MemoryDevice};
+    use crate::{Counted, Fault, Faulty, MemoryDevice, Verb};
 
     const SIZE: usize = 100_001;
 
@@ -138,6 +147,17 @@ mod tests {
         overlay.drop_changes();
         overlay.read(4094, &mut buf).expect("within the device");
         assert_eq!((buf, overlay.changed_ranges().len()), ([3; 4], 0));
+    }
+
+    #[test]
+    fn a_page_that_was_written_is_read_although_the_base_cannot_read_it() {
+        let fault = Fault::ErrorIn { verb: Verb::Read, range: 4096..4097 };
+        let overlay = Overlay::new(Faulty::new(MemoryDevice::from_bytes(&[3; SIZE]), vec![fault]));
+        let mut buf = [0; 3 * 4096];
+        assert!(overlay.read(0, &mut buf).is_err());
+        overlay.write(4096, &[1; 4096]).expect("a whole page");
+        overlay.read(0, &mut buf).expect("the base is read around the page");
+        assert!(buf[..4096] == [3; 4096] && buf[4096..8192] == [1; 4096] && buf[8192..] == [3; 4096]);
     }
 
     proptest! {

@@ -219,9 +219,9 @@ fn the_host_s_swap_is_found() {
 }
 
 /// Opens a raw image by qemu-io until the returned program is killed. `None`, with a message, without qemu-io.
-fn open_by_qemu(image: &Path) -> Option<Child> {
+fn open_by_qemu(image: &Path, options: &[&str]) -> Option<Child> {
     let mut command = Command::new("qemu-io");
-    command.args(["-f", "raw"]).arg(image).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args(["-f", "raw"]).args(options).arg(image).stdin(Stdio::piped()).stdout(Stdio::piped());
     let Ok(mut qemu) = command.spawn() else {
         eprintln!("skipped: qemu-io is not installed");
         return None;
@@ -239,9 +239,25 @@ fn an_image_that_qemu_has_open_is_not_written() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let image = dir.path().join("image");
     File::create(&image).and_then(|file| file.set_len(1 << 20)).expect("a new file");
-    let Some(mut qemu) = open_by_qemu(&image) else { return };
+    let Some(mut qemu) = open_by_qemu(&image, &[]) else { return };
     let user = refusal(&image);
     qemu.kill().and_then(|()| qemu.wait()).expect("it ends");
     assert_eq!(user, InUse::Writer);
     drop(FileDevice::open(&image, WRITE).expect("no program has it"));
+}
+
+#[test]
+fn readers_are_told_that_qemu_writes_an_image() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let image = dir.path().join("image");
+    File::create(&image).and_then(|file| file.set_len(1 << 20)).expect("a new file");
+    for (options, user) in [(&[][..], InUse::Writer), (&["-r"], InUse::Reader)] {
+        let Some(mut qemu) = open_by_qemu(&image, options) else { return };
+        let found = in_use(&image).expect("it exists");
+        let writer =
+            FileDevice::open(&image, OpenOptions::default()).expect("it can be read").writer().cloned();
+        qemu.kill().and_then(|()| qemu.wait()).expect("it ends");
+        assert_eq!((found, writer), (Some(user.clone()), Some(user).filter(InUse::writes)));
+    }
+    assert_eq!(in_use(&image).expect("it exists"), None);
 }

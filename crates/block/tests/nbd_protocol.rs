@@ -13,8 +13,8 @@ use std::{
 };
 
 use flashkit_block::{
-    Device, Geometry, MemoryDevice,
-    nbd::{Address, Export, Server},
+    Device, Export, Geometry, MemoryDevice,
+    nbd::{Address, Server},
 };
 
 const SIZE: u64 = 1 << 20;

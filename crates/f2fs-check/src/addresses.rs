@@ -16,7 +16,7 @@ use f2fs::{
 };
 
 use crate::{
-    Fix, Kind, Slot,
+    Fix, Kind, Loss, Slot,
     checker::{Checker, ODD_MAX},
     inodes::EXTENT,
     segments::Content,
@@ -35,6 +35,8 @@ pub struct Odd {
     pub slot: Slot,
     /// Fault of the summary of the named block; `None` if the address is outside the main area.
     pub fault: Option<(Kind, String)>,
+    /// Owner of the named block according to its summary.
+    pub owner: Nid,
     /// The block that the summaries assign to this place, if it is valid and unused.
     pub original: Option<BlockAddr>,
 }
@@ -140,7 +142,10 @@ impl Checker<'_> {
         let key = (holder.nid, u16::try_from(index).expect("a node has a few thousand addresses"));
         let slot = holder.slot(index);
         if !self.geometry.in_main(addr) {
-            self.note_odd(key, Odd { ino: holder.ino, block, addr, slot, fault: None, original: None });
+            self.note_odd(
+                key,
+                Odd { ino: holder.ino, block, addr, slot, fault: None, owner: Nid::NULL, original: None },
+            );
             return;
         }
         if self.segments.claim(addr, Content::Data) {
@@ -160,7 +165,11 @@ impl Checker<'_> {
         } else {
             return;
         };
-        self.note_odd(key, Odd { ino: holder.ino, block, addr, slot, fault: Some(fault), original: None });
+        let owner = owner.nid;
+        self.note_odd(
+            key,
+            Odd { ino: holder.ino, block, addr, slot, fault: Some(fault), owner, original: None },
+        );
     }
 
     fn note_odd(&mut self, key: (Nid, u16), odd: Odd) {
@@ -174,6 +183,7 @@ impl Checker<'_> {
                 let known = format!("it names {}, outside the main area", odd.addr);
                 self.add(Kind::BlockAddress, Place::File(odd.ino, odd.block), known);
                 self.fix(Fix::Node(odd.slot, vec![0; 4]));
+                self.lose(Loss::Address);
             }
         }
     }
@@ -224,6 +234,10 @@ impl Checker<'_> {
         let (start, length) = (u64::from(extent.fofs.get()), u64::from(extent.len.get()));
         let from = start.max(holder.first_block);
         let to = (start + length).min(holder.first_block + addrs.len() as u64);
+        let compared = u32::try_from(to.saturating_sub(from)).unwrap_or(u32::MAX);
+        if let Some(left) = self.extents.remove(&holder.ino).filter(|left| *left > compared) {
+            self.extents.insert(holder.ino, left - compared);
+        }
         let wrong = (from..to).find(|block| {
             let expected = extent.blk.get().wrapping_add((block - start) as u32);
             let addr = addrs[(block - holder.first_block) as usize];

@@ -1,6 +1,6 @@
 //! Areas of directory entries: their places, and repairs of single entries.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use f2fs::{
     Place,
@@ -13,7 +13,14 @@ use f2fs::{
     units::{BlockAddr, Ino},
 };
 
-use crate::{Fix, NewBlock, Slot, checker::Checker, inodes::has_map};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    Fix, NewBlock, Slot,
+    checker::{Checker, ODD_MAX},
+    inodes::has_map,
+    reader::read_block,
+};
 
 /// Place of an area of directory entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,24 +69,48 @@ impl Checker<'_> {
     fn area(&mut self, inode: &NodeBlock, held: Held) -> Option<Vec<u8>> {
         match held {
             Held::Inode(_) => Some(inode.inline_area().to_vec()),
-            Held::Block(addr) => {
-                self.io.read_block(addr, Place::Block(addr)).ok().map(|bytes| bytes.to_vec())
-            }
+            Held::Block(addr) => read_block(&self.io, addr).ok().map(<[u8]>::into_vec),
         }
     }
 
-    /// Removes the names of an inode from a directory, except the first `kept`.
-    pub fn remove_names(&mut self, dir: Ino, ino: Ino, mut kept: usize) {
+    /// Notes that the names of an inode are removed from a directory, except the first `kept`. Damage beyond the number
+    /// of notes is not repaired.
+    pub fn note_removal(&mut self, dir: Ino, ino: Ino, kept: usize) {
+        if let Some(noted) = self.removals.get_mut(&(dir, ino)) {
+            *noted = kept.min(*noted);
+        } else if self.removals.len() < ODD_MAX {
+            self.removals.insert((dir, ino), kept);
+        }
+    }
+
+    /// Removes the noted names, in one pass over each directory.
+    pub fn remove_noted_names(&mut self) {
+        let mut removals: BTreeMap<Ino, FxHashMap<Ino, usize>> = BTreeMap::new();
+        for ((dir, ino), kept) in self.removals.drain() {
+            removals.entry(dir).or_default().insert(ino, kept);
+        }
+        for (dir, kept) in removals {
+            self.remove_names(dir, kept);
+        }
+    }
+
+    /// Removes the names of inodes from a directory, except the first ones: `kept` has their number for each inode.
+    fn remove_names(&mut self, dir: Ino, mut kept: FxHashMap<Ino, usize>) {
         let Some(inode) = self.inode_of(dir) else { return };
         for held in self.areas_of(&inode) {
+            if self.dir_budget == 0 {
+                return;
+            }
+            self.dir_budget -= 1;
             let Some(old) = self.area(&inode, held) else { continue };
             let mut area = Dentries::new(old.clone(), Place::Volume);
             for entry in Dentries::new(&old[..], Place::Volume).entries().flatten() {
-                if entry.ino != ino || entry.name == b"." || entry.name == b".." {
+                if entry.name == b"." || entry.name == b".." {
                     continue;
                 }
-                if kept > 0 {
-                    kept -= 1;
+                let Some(kept) = kept.get_mut(&entry.ino) else { continue };
+                if *kept > 0 {
+                    *kept -= 1;
                     continue;
                 }
                 let slots = entry.slot..entry.slot + slots_for(entry.name.len());
@@ -97,12 +128,15 @@ impl Checker<'_> {
         let place = self.directories.binary_search_by_key(&child, |directory| directory.ino);
         let first = place.ok().and_then(|number| self.directories[number].parent);
         let Some(first) = first.map(|number| self.directories[number as usize].ino) else { return };
+        if self.removals.contains_key(&(second, child)) {
+            return;
+        }
         if first == second {
-            self.remove_names(second, child, 1);
+            self.note_removal(second, child, 1);
         } else if self.dotdot_of(child) == Some(second) {
-            self.remove_names(first, child, 0);
+            self.note_removal(first, child, 0);
         } else {
-            self.remove_names(second, child, 0);
+            self.note_removal(second, child, 0);
         }
     }
 

@@ -17,9 +17,9 @@ use f2fs::{
 use rustc_hash::FxHashMap;
 
 use crate::{
-    Finding, Fix, Kind, Progress, Report, Slot, Stage, addresses::Odd, adopt, links::Directory, lost::Lost,
-    nat, packs, quotas::Quotas, reader::Cache, segments::Segments, summaries::Summaries, superblocks,
-    table::Table,
+    Finding, Fix, Kind, Loss, Progress, Report, Slot, Stage, addresses::Odd, adopt, links::Directory,
+    lost::Lost, nat, packs, quotas::Quotas, reader::Cache, segments::Segments, summaries::Summaries,
+    superblocks, table::Table,
 };
 
 /// Blocks of nodes that are kept in memory.
@@ -61,6 +61,7 @@ pub(crate) fn examine(
         pack.override_nat(&lost);
         nodes = nat::read(&io, &geometry, &pack, &mut Report::default(), progress);
     }
+    let dir_budget = u64::from(geometry.segments) << 10;
     let mut checker = Checker {
         format: NodeFormat::of(&superblock),
         lost: Lost::new(nodes.lost),
@@ -85,6 +86,9 @@ pub(crate) fn examine(
         bad_children: FxHashMap::default(),
         saved: FxHashMap::default(),
         named_kinds: FxHashMap::default(),
+        removals: FxHashMap::default(),
+        dir_budget,
+        extents: FxHashMap::default(),
         directories: Vec::new(),
         progress,
     };
@@ -135,6 +139,13 @@ pub(crate) struct Checker<'a> {
     pub saved: FxHashMap<Ino, i64>,
     /// Kinds of invalid inodes according to their names.
     pub named_kinds: FxHashMap<Ino, FileType>,
+    /// Names to remove: directory, inode, and the number of its names that stay.
+    pub removals: FxHashMap<(Ino, Ino), usize>,
+    /// Blocks of directories that may still be read. Each directory is read twice, and again if names are removed; all
+    /// together are not more than the volume has. Damaged nodes could make the walk longer.
+    pub dir_budget: u64,
+    /// Blocks of extents that were not compared yet, by inode.
+    pub extents: FxHashMap<Ino, u32>,
     /// All directories.
     pub directories: Vec<Directory>,
     progress: &'a mut dyn FnMut(Progress),
@@ -160,6 +171,11 @@ impl Checker<'_> {
     /// Adds a change that repairs a finding.
     pub fn fix(&mut self, fix: Fix) {
         self.report.fix(fix);
+    }
+
+    /// Counts a loss that the changes bring.
+    pub fn lose(&mut self, loss: Loss) {
+        self.report.lose(loss);
     }
 
     /// Adds a finding with the usual repair of its kind.

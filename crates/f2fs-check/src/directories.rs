@@ -16,7 +16,7 @@ use f2fs::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Fix, Kind, Slot, Stage,
+    Fix, Kind, Loss, Slot, Stage,
     areas::{Held, edited},
     checker::{Checker, ODD_MAX},
     inodes::{DEPTH, SIZE},
@@ -81,9 +81,6 @@ impl Checker<'_> {
         let mut order: Vec<(BlockAddr, usize)> = directories.map(address).collect();
         order.sort_unstable();
         let total = order.len() as u64;
-        // Each directory is walked twice at most, and all blocks together are not more than the volume has.
-        // Damaged nodes could make the walk longer.
-        let mut budget = u64::from(self.geometry.segments) << 10;
         for (done, (_, number)) in order.into_iter().enumerate() {
             if done % 256 == 0 {
                 self.tell(Stage::Directories, done as u64, total);
@@ -91,13 +88,13 @@ impl Checker<'_> {
             let ino = self.directories[number].ino;
             self.last_inode = None;
             if let Some(inode) = self.inode_of(ino) {
-                self.check_directory(number, &inode, &mut budget);
+                self.check_directory(number, &inode);
             }
         }
         self.tell(Stage::Directories, total, total);
     }
 
-    fn check_directory(&mut self, number: usize, inode: &Arc<NodeBlock>, budget: &mut u64) {
+    fn check_directory(&mut self, number: usize, inode: &Arc<NodeBlock>) {
         let ino = inode.ino();
         let depth = inode.head().current_depth.get();
         let mut walk = Walk {
@@ -122,7 +119,7 @@ impl Checker<'_> {
         if depth > dir_hash::DEPTH_MAX {
             self.add(Kind::DirDepth, Place::Inode(ino), format!("i_current_depth {depth}, at most 63"));
         }
-        self.walk_blocks(inode, &mut walk, budget, Self::check_area);
+        self.walk_blocks(inode, &mut walk, Self::check_area);
         if let Some(level) = walk.too_deep {
             let known = format!("i_current_depth {}, there are entries in level {level}", walk.depth);
             self.add(Kind::DirDepth, Place::Inode(ino), known);
@@ -138,7 +135,7 @@ impl Checker<'_> {
         self.check_dots(&walk, inode);
         self.directories[number].dotdot = walk.parent;
         self.directories[number].is_broken = walk.is_broken;
-        self.check_shared(inode, &mut walk, budget);
+        self.check_shared(inode, &mut walk);
     }
 
     /// Calls `each` with every area of a directory.
@@ -146,7 +143,6 @@ impl Checker<'_> {
         &mut self,
         inode: &Arc<NodeBlock>,
         walk: &mut Walk,
-        budget: &mut u64,
         each: fn(&mut Self, &mut Walk, u64, &[u8]),
     ) {
         if walk.is_inline {
@@ -167,8 +163,8 @@ impl Checker<'_> {
                     checker.add(Kind::DirSize, Place::Inode(walk.ino), known);
                 }
             }
-            blocks.truncate(usize::try_from(*budget).unwrap_or(usize::MAX));
-            *budget -= blocks.len() as u64;
+            blocks.truncate(usize::try_from(checker.dir_budget).unwrap_or(usize::MAX));
+            checker.dir_budget -= blocks.len() as u64;
             blocks.sort_unstable();
             read_runs(&io, blocks, |addr, block, bytes| match bytes {
                 Ok(bytes) => {
@@ -180,6 +176,7 @@ impl Checker<'_> {
                     walk.is_broken = true;
                     let known = format!("{addr}: {error}");
                     checker.add(Kind::DirUnreadable, Place::Dir(walk.ino, block), known);
+                    checker.lose(Loss::DirBlock);
                     if let Some(slot) = checker.address_slot(inode, block) {
                         checker.fix(Fix::Node(slot, vec![0; 4]));
                     }
@@ -369,6 +366,7 @@ impl Checker<'_> {
         let found = self.table.find(entry.ino.into()).filter(|found| self.table.ino(*found) == entry.ino);
         let Some(found) = found else {
             self.add(Kind::DentryInode, at, format!("{shown} names {}, which is not in use", entry.ino));
+            self.lose(Loss::Name);
             walk.edit(bytes, remove);
             return;
         };
@@ -412,13 +410,13 @@ impl Checker<'_> {
     }
 
     /// Compares the names that share a hash.
-    fn check_shared(&mut self, inode: &Arc<NodeBlock>, walk: &mut Walk, budget: &mut u64) {
+    fn check_shared(&mut self, inode: &Arc<NodeBlock>, walk: &mut Walk) {
         walk.hashes.sort_unstable();
         let shared = walk.hashes.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
         walk.shared = shared.take(SHARED_MAX).collect();
         walk.hashes = Vec::new();
         if !walk.shared.is_empty() {
-            self.walk_blocks(inode, walk, budget, |checker, walk, block, bytes| {
+            self.walk_blocks(inode, walk, |checker, walk, block, bytes| {
                 let at = Place::Dir(walk.ino, block);
                 for entry in Dentries::new(bytes, at).entries().flatten() {
                     let hash = walk.naming.hash(entry.name, entry.hash);

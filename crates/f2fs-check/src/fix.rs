@@ -53,6 +53,16 @@ pub enum Fix {
     Data(BlockAddr, usize, Vec<u8>),
     /// Puts a new block at an address in a node.
     Block(Slot, NewBlock),
+    /// Makes an empty node, in place of a lost one, and names it at a place in its parent. The next check attaches its
+    /// children to it.
+    Indirect {
+        /// The place in the parent.
+        slot: Slot,
+        /// The inode.
+        ino: Ino,
+        /// Offset of the new node in the file.
+        offset: u32,
+    },
     /// Restores the fields of an inode that contradict each other; a directory entry tells the kind. If that
     /// fails, frees the inode.
     Mend(Ino, Option<FileType>),
@@ -84,4 +94,18 @@ pub enum Fix {
     },
     /// Clears the errors that the superblocks record.
     ClearErrors,
+}
+
+impl Fix {
+    /// Bytes that the change holds beside itself.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            Fix::Node(_, bytes) | Fix::Data(_, _, bytes) | Fix::Block(_, NewBlock::Bytes(bytes)) => {
+                bytes.len()
+            }
+            Fix::Enter { name, .. } => name.len(),
+            Fix::Quota { content, .. } => content.len(),
+            _ => 0,
+        }
+    }
 }

@@ -23,6 +23,8 @@ use crate::{
     table::{Entry, fact},
 };
 
+/// Byte offset of i_inline.
+const INLINE: usize = 3;
 /// Byte offset of i_links.
 pub const LINKS: usize = 12;
 /// Byte offset of i_size.
@@ -33,6 +35,8 @@ pub const BLOCKS: usize = 24;
 pub const DEPTH: usize = 72;
 /// Byte offset of i_xattr_nid.
 pub const XATTR_NID: usize = 76;
+/// Byte offset of i_pino.
+pub const PARENT: usize = 84;
 /// Byte offset of the extent.
 pub const EXTENT: usize = 348;
 /// Byte offset of i_compr_blocks.
@@ -83,6 +87,11 @@ impl Checker<'_> {
             return;
         }
         self.check_reserved(&inode, at);
+        self.check_unmarked(&inode, at);
+        let extent = inode.head().extent;
+        if extent.len.get() > 0 && self.extents.len() < ODD_MAX {
+            self.extents.insert(ino, extent.len.get());
+        }
         if has_map(&inode) {
             self.check_addresses(&inode, nid, entry, 0, inode.layout().addrs());
         }
@@ -122,6 +131,19 @@ impl Checker<'_> {
         if stored.iter().any(|byte| *byte != 0) {
             self.add(Kind::InlineReserved, at, format!("the address before inline content is {stored:02x?}"));
             self.fix(Fix::Node(slot, vec![0; 4]));
+        }
+    }
+
+    /// Checks that there is no inline data without the flag for it. Linux reads such data, but drops it when the content
+    /// outgrows the inode.
+    fn check_unmarked(&mut self, inode: &NodeBlock, at: Place) {
+        if !inode.has_inline(inline::DATA) || inode.has_inline(inline::DATA_EXIST) {
+            return;
+        }
+        if let Some(byte) = inode.inline_area().iter().position(|byte| *byte != 0) {
+            self.add(Kind::InlineUnmarked, at, format!("byte {byte} of the inline data is not zero"));
+            let flags = inode.head().inline | inline::DATA_EXIST;
+            self.fix(Fix::Node(Slot { nid: inode.nid(), at: INLINE }, vec![flags]));
         }
     }
 

@@ -83,12 +83,14 @@ kinds! {
         "Every orphan is an inode in use.", "drop the entry";
     OrphanNamed, "orphan-named", Error, Likely,
         "No directory entry names an orphan.", "take the inode out of the list";
+    OrphanLinks, "orphan-links", Error, Likely,
+        "An orphan has no links.", "take the inode out of the list, and attach it in lost+found";
     LogPosition, "log-position", Error, Certain,
         "A log goes on at a free block.", "open another segment for the log";
     TableUnreadable, "table-unreadable", Error, Certain,
         "The blocks of NAT, SIT and SSA can be read.", "rebuild the block from the nodes";
     NatReserved, "nat-reserved", Error, Certain,
-        "The entries of the nids 1 and 2 are reserved.", "restore the reserved entry";
+        "The NAT has no address for nid 0, and reserved entries for the nids 1 and 2.", "restore the reserved entry";
     NatAddress, "nat-address", Error, Likely,
         "The NAT names the block of each node.", "take the block that carries the node's footer, else free the nid";
     NatInode, "nat-inode", Error, Certain,
@@ -100,7 +102,7 @@ kinds! {
     SitUnmarked, "sit-unmarked", Error, Certain,
         "Every block that a node or the NAT names is marked valid.", "mark the blocks";
     SitUnused, "sit-unused", Error, Likely,
-        "Every block that is marked valid belongs to a node or file.", "attach the blocks in lost+found, else free them";
+        "Every block that is marked valid belongs to a node or file.", "free the blocks";
     SummaryUnreadable, "summary-unreadable", Error, Certain,
         "Every summary can be read.", "rebuild the summary";
     SummaryFooter, "summary-footer", Error, Certain,
@@ -137,6 +139,8 @@ kinds! {
         "The extent in an inode agrees with its addresses.", "clear the extent";
     InlineReserved, "inline-reserved", Error, Certain,
         "The address before inline content is 0.", "clear the address";
+    InlineUnmarked, "inline-unmarked", Error, Likely,
+        "Inline data without the mark that it exists is zero.", "set the mark";
     BlockCount, "block-count", Error, Certain,
         "i_blocks counts the blocks of the file.", "set the number";
     SavedBlocks, "saved-blocks", Error, Certain,
@@ -161,6 +165,8 @@ kinds! {
         "A directory has the entries \".\" and \"..\" once.", "remove the second entry";
     DotsWrong, "dots-wrong", Error, Certain,
         "\".\" names the directory, \"..\" its parent.", "set the entry's inode";
+    DirParent, "dir-parent", Error, Certain,
+        "The inode of a directory names its parent.", "set the parent";
     DentryName, "dentry-name", Error, Likely,
         "A directory entry has a name of 1 to 255 bytes without slash and zero.", "rename the entry";
     DentryHash, "dentry-hash", Error, Certain,

@@ -8,7 +8,7 @@ use f2fs::{
 use crate::{
     Certainty, Finding, Fix, Kind, Slot,
     checker::Checker,
-    inodes::LINKS,
+    inodes::{LINKS, PARENT},
     table::{Entry, fact},
 };
 
@@ -79,7 +79,24 @@ impl Checker<'_> {
         let any_broken = self.directories.iter().any(|directory| directory.is_broken);
         let unreached = if any_broken { Certainty::Unclear } else { Kind::InodeUnreached.certainty() };
         for (nid, entry) in inodes {
+            self.check_orphan(nid, entry);
             self.check_count(nid, entry, unreached);
+        }
+        self.remove_noted_names();
+    }
+
+    /// Checks that an orphan was removed: a list that is damaged must not remove files. Names are found elsewhere.
+    fn check_orphan(&mut self, nid: Nid, entry: Entry) {
+        let skipped = fact::BROKEN | fact::HIDDEN | fact::INVALID | fact::REACHED;
+        if !self.table.has(entry, fact::ORPHAN) || self.table.has(entry, skipped) {
+            return;
+        }
+        let ino = Ino::from(nid);
+        let links = self.inode_of(ino).map_or(0, |inode| inode.head().links.get());
+        if links > 0 {
+            self.add(Kind::OrphanLinks, Place::Inode(ino), format!("i_links {links}, and it is an orphan"));
+            self.fix(Fix::NoOrphan(ino));
+            self.fix(Fix::Attach(ino));
         }
     }
 
@@ -128,6 +145,18 @@ impl Checker<'_> {
                 self.add(Kind::DotsWrong, Place::Dir(directory.ino, 0), known);
                 self.set_dotdot(directory.ino, parent);
             }
+            self.check_own_parent(directory.ino, parent);
+        }
+    }
+
+    /// Compares the parent in a directory's inode with the directory that names it. The root has none.
+    fn check_own_parent(&mut self, dir: Ino, parent: Ino) {
+        let Some(inode) = self.inode_of(dir).filter(|_| dir != self.superblock.root_ino) else { return };
+        let stored = inode.head().pino.get();
+        if stored != parent.0 {
+            let known = format!("i_pino {stored}, {parent} names the directory");
+            self.add(Kind::DirParent, Place::Inode(dir), known);
+            self.fix(Fix::Node(Slot { nid: dir.into(), at: PARENT }, parent.0.to_le_bytes().to_vec()));
         }
     }
 
@@ -148,7 +177,7 @@ impl Checker<'_> {
                 let ino = self.directories[at].ino;
                 self.add(Kind::DirCycle, Place::Inode(ino), "its parents lead back to it, not to the root");
                 if let Some(parent) = self.directories[at].parent {
-                    self.remove_names(self.directories[parent as usize].ino, ino, 0);
+                    self.note_removal(self.directories[parent as usize].ino, ino, 0);
                 }
                 // Later walks must not report the cycle again.
                 self.directories[at].parent = None;

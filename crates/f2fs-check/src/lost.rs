@@ -9,7 +9,7 @@ use f2fs::{
 };
 
 use crate::{
-    Certainty, Finding, Fix, Kind,
+    Certainty, Finding, Fix, Kind, Loss,
     checker::{Checker, ODD_MAX},
     reader::read_runs,
     table::fact,
@@ -91,6 +91,7 @@ impl Checker<'_> {
             let finding = Finding::new(Kind::NatAddress, Place::Nat(nid), known);
             self.report.add(finding.repaired_by("free the nid"));
             self.report.fix(Fix::Free(nid));
+            self.report.lose(Loss::Node);
         }
     }
 }

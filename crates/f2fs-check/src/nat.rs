@@ -13,6 +13,7 @@ use f2fs::{
 use crate::{
     Finding, Kind, Progress, Report, Stage,
     packs::Pack,
+    reader::read_again,
     table::{Table, fact},
 };
 
@@ -68,7 +69,7 @@ pub fn read(
             let at = (addr.0 - first.0) as usize * size;
             let block = &mut bytes[at..at + size];
             if !whole {
-                if let Err(error) = io.read(addr, Place::Block(addr), block) {
+                if let Err(error) = read_again(io, addr, block) {
                     let known = format!("NAT block {index} cannot be read: {error}");
                     reading.report.add(Finding::new(Kind::TableUnreadable, Place::Block(addr), known));
                     block.fill(0);
@@ -120,11 +121,7 @@ impl Reading<'_> {
 
     fn entry(&mut self, nid: Nid, entry: NatEntry) {
         if nid.0 < FIRST_NID {
-            if nid != Nid::NULL && (entry.addr.0 != RESERVED_ADDR || entry.ino.0 != nid.0) {
-                let known =
-                    format!("address {}, inode {}; must be 1 and {}", entry.addr.0, entry.ino.0, nid.0);
-                self.report.add(Finding::new(Kind::NatReserved, Place::Nat(nid), known));
-            }
+            self.reserved(nid, entry);
             return;
         }
         if entry.is_free() {
@@ -135,6 +132,16 @@ impl Reading<'_> {
             self.nodes.lost.push((nid, entry.addr));
         }
         self.nodes.table.push(nid, entry, if usable { 0 } else { fact::BROKEN });
+    }
+
+    fn reserved(&mut self, nid: Nid, entry: NatEntry) {
+        let known = match nid {
+            Nid::NULL if entry.is_free() => return,
+            Nid::NULL => format!("address {}; must be 0", entry.addr.0),
+            _ if entry.addr.0 == RESERVED_ADDR && entry.ino.0 == nid.0 => return,
+            _ => format!("address {}, inode {}; must be 1 and {}", entry.addr.0, entry.ino.0, nid.0),
+        };
+        self.report.add(Finding::new(Kind::NatReserved, Place::Nat(nid), known));
     }
 
     /// Compares the full and empty maps with a block of the table. Linux takes the nids of a block that is

@@ -13,11 +13,12 @@ use f2fs::{
     },
     units::{BlockAddr, Ino, Nid},
 };
+use rustc_hash::FxHashSet;
 
 use crate::{
-    Certainty, Finding, Fix, Kind, Slot, Stage,
+    Certainty, Finding, Fix, Kind, Loss, Slot, Stage,
     checker::{Checker, Fault, ODD_MAX},
-    reader::read_runs,
+    reader::{parse_node, read_runs},
     segments::Content,
     table::{Entry, fact},
 };
@@ -70,6 +71,7 @@ impl Checker<'_> {
             Err(error) => {
                 self.add(Kind::NodeUnreadable, Place::Node(nid, addr), error.to_string());
                 self.fix(Fix::Free(nid));
+                self.lose(Loss::Node);
                 self.table.note(entry, fact::BROKEN);
                 self.segments.claim(addr, Content::Node);
                 return;
@@ -80,7 +82,7 @@ impl Checker<'_> {
         if footer.nid != nid {
             let other = self.table.find(footer.nid).map(|other| self.table.addr(other));
             let summary_agrees = owned.is_some_and(|owned| owned.owner.nid == nid);
-            if !summary_agrees || other == Some(addr) {
+            if !summary_agrees || other == Some(addr) || self.is_no_inode(nid, entry, bytes) {
                 self.lost.add(nid, addr);
                 self.table.note(entry, fact::BROKEN);
                 return;
@@ -114,6 +116,16 @@ impl Checker<'_> {
             true => self.check_inode(nid, entry, addr, &copy),
             false => self.check_other(nid, entry, addr, &copy),
         }
+    }
+
+    /// Returns true if a block that should be an inode has neither the footer nor the fields of one: other content lies
+    /// there.
+    fn is_no_inode(&self, nid: Nid, entry: Entry, bytes: &[u8]) -> bool {
+        let ino = Ino::from(nid);
+        let is_inode = self.table.ino(entry) == ino;
+        is_inode
+            && NodeFooter::of(bytes).ino != ino
+            && parse_node(self.format, &as_inode(bytes, ino), nid, BlockAddr::NULL).0.is_err()
     }
 
     /// Compares the inode that the footer names with that of the NAT, and decides between them.
@@ -245,6 +257,7 @@ impl Checker<'_> {
         } else {
             self.report.add(finding);
             self.fix(Fix::Node(slot, vec![0; 4]));
+            self.lose(Loss::Node);
         }
     }
 
@@ -315,6 +328,7 @@ impl Checker<'_> {
                 !reached || self.table.parent_offset(*entry) != self.table.own_offset(*entry)
             })
             .collect();
+        let mut made = FxHashSet::default();
         for (nid, entry) in nodes {
             let (ino, addr) = (self.table.ino(entry), self.table.addr(entry));
             let own = self.table.own_offset(entry);
@@ -345,7 +359,7 @@ impl Checker<'_> {
             } else {
                 let known = format!("no parent in {ino} names it; its footer says offset {own}");
                 self.add(Kind::NodeUnreached, at, known);
-                self.attach_node(nid, ino, own);
+                self.attach_node(nid, ino, own, &mut made);
             }
         }
         let mut rest: Vec<_> = self.bad_children.drain().collect();
@@ -354,6 +368,7 @@ impl Checker<'_> {
             self.taint(ino);
             self.report.add(finding);
             self.fix(Fix::Node(slot, vec![0; 4]));
+            self.lose(Loss::Node);
         }
     }
 }

@@ -52,7 +52,8 @@ impl Pack {
 /// Checks both packs and returns the one that counts.
 pub fn check(io: &Io, geometry: &Geometry, sb: &Superblock, report: &mut Report) -> Option<Pack> {
     let ends = [0, 1].map(|pack| whole(io, geometry, sb, pack));
-    let version = |pack: usize| ends[pack].as_ref().ok().copied();
+    let ends = restored(io, geometry, ends, report);
+    let version = |pack: usize| ends[pack].as_ref().ok().map(|whole| whole.version);
     let Some(mut number) = newest(version(0), version(1)) else {
         for (pack, end) in (0..).zip(&ends) {
             let error = end.as_ref().expect_err("no pack is whole");
@@ -61,12 +62,12 @@ pub fn check(io: &Io, geometry: &Geometry, sb: &Superblock, report: &mut Report)
         return None;
     };
     let other = 1 - number;
-    let mut read = read_pack(io, geometry, sb, number, report);
+    let mut read = read_pack(io, geometry, sb, number, &ends, report);
     match &ends[usize::from(other)] {
         Err(error) => report.add(broken(io, geometry, other, version(number.into()), error)),
         Ok(_) if read.is_none() => {
             number = other;
-            read = read_pack(io, geometry, sb, number, report);
+            read = read_pack(io, geometry, sb, number, &ends, report);
         }
         Ok(_) => {}
     }
@@ -82,8 +83,23 @@ fn text(error: &Error) -> String {
     }
 }
 
+/// A pack of which head and copy can be told.
+#[derive(Debug)]
+pub struct Whole {
+    version: CheckpointVer,
+    /// The end that is damaged, if one is.
+    damaged: Option<DamagedEnd>,
+}
+
+/// The damaged one of a pack's two ends, and the block that restores it: the other end.
+#[derive(Debug)]
+enum DamagedEnd {
+    Head(Box<[u8]>),
+    Copy { at: BlockAddr, head: Box<[u8]> },
+}
+
 /// Verifies head and copy of a pack.
-fn whole(io: &Io, geometry: &Geometry, sb: &Superblock, pack: u8) -> Result<CheckpointVer> {
+fn whole(io: &Io, geometry: &Geometry, sb: &Superblock, pack: u8) -> Result<Whole> {
     let (at, start) = (Place::Checkpoint(pack), geometry.pack(pack));
     let head = PackEnd::check(&io.read_block(start, at)?, sb.block_size, pack)?;
     let copy = BlockAddr(start.0 + head.pack_blocks - 1);
@@ -92,7 +108,96 @@ fn whole(io: &Io, geometry: &Geometry, sb: &Superblock, pack: u8) -> Result<Chec
         let what = format!("it begins with version {} and ends with {}", head.version.0, copy.version.0);
         return Err(Error::corrupt(at, what));
     }
-    Ok(head.version)
+    Ok(Whole { version: head.version, damaged: None })
+}
+
+/// Restores the damaged head of the newest pack from the copy at the pack's end. The copy is written last, so the pack
+/// was complete.
+fn restored(
+    io: &Io,
+    geometry: &Geometry,
+    mut ends: [Result<Whole>; 2],
+    report: &mut Report,
+) -> [Result<Whole>; 2] {
+    for pack in [0, 1] {
+        let this = usize::from(pack);
+        let Err(error) = &ends[this] else { continue };
+        let good = ends[1 - this].as_ref().ok().map(|whole| whole.version);
+        let Some((version, copy)) = newest_copy(io, geometry, pack) else { continue };
+        let is_newest = good.is_none_or(|good| version.is_after(good));
+        if is_newest && !has_head(io, geometry, pack) {
+            let known = format!("{}; the copy of its head at its end is whole, and newest", text(error));
+            let finding = Finding::new(Kind::PackUnreadable, Place::Checkpoint(pack), known)
+                .repaired_by("copy the end of the pack over its head");
+            report.add(finding.with_certainty(Certainty::Certain));
+            ends[this] = Ok(Whole { version, damaged: Some(DamagedEnd::Head(copy)) });
+        }
+    }
+    if ends.iter().all(Result::is_err) {
+        headed(io, geometry, &mut ends, report);
+    }
+    ends
+}
+
+/// Takes the newest pack that has only its head, if no pack has its end: it may be unfinished. A pack that is
+/// certainly unfinished is left out.
+fn headed(io: &Io, geometry: &Geometry, ends: &mut [Result<Whole>; 2], report: &mut Report) {
+    let heads = [0, 1].map(|pack| {
+        let end = |index: u32| {
+            let addr = BlockAddr(geometry.pack(pack).0.checked_add(index)?);
+            let block = io.read_block(addr, Place::Checkpoint(pack)).ok()?;
+            Some((PackEnd::check(&block, geometry.block_size, pack).ok()?, block))
+        };
+        let (head, block) = end(0)?;
+        // The end is written last: an older one is that of an earlier checkpoint.
+        let copy = end(head.pack_blocks - 1);
+        let is_unfinished = copy.is_some_and(|(copy, _)| head.version.is_after(copy.version));
+        (!is_unfinished).then_some((head, block))
+    });
+    let version = |pack: usize| heads[pack].as_ref().map(|(end, _)| end.version);
+    let Some(pack) = newest(version(0), version(1)) else { return };
+    let this = usize::from(pack);
+    let [first, second] = heads;
+    let head = if pack == 0 { first } else { second };
+    if let (Err(error), Some((end, head))) = (&ends[this], head) {
+        let known = format!("{}; the end of no pack is whole", text(error));
+        let finding = Finding::new(Kind::PackUnreadable, Place::Checkpoint(pack), known)
+            .repaired_by("take the pack as complete, and copy its head over its end");
+        report.add(finding.with_certainty(Certainty::Unclear));
+        let at = BlockAddr(geometry.pack(pack).0 + end.pack_blocks - 1);
+        ends[this] = Ok(Whole { version: end.version, damaged: Some(DamagedEnd::Copy { at, head }) });
+    }
+}
+
+/// Returns true if the head of a pack carries its checksum.
+fn has_head(io: &Io, geometry: &Geometry, pack: u8) -> bool {
+    let block = io.read_block(geometry.pack(pack), Place::Checkpoint(pack));
+    block.is_ok_and(|block| PackEnd::check(&block, geometry.block_size, pack).is_ok())
+}
+
+/// The newest copy of a head that lies where the head has the pack's end.
+fn newest_copy(io: &Io, geometry: &Geometry, pack: u8) -> Option<(CheckpointVer, Box<[u8]>)> {
+    let start = geometry.pack(pack);
+    let copies = (1..BLOCKS_PER_SEGMENT).filter_map(|n| {
+        let block = io.read_block(BlockAddr(start.0 + n), Place::Checkpoint(pack)).ok()?;
+        let end = PackEnd::check(&block, geometry.block_size, pack).ok()?;
+        (end.pack_blocks == n + 1).then_some((end.version, block))
+    });
+    copies.reduce(|one, other| if other.0.is_after(one.0) { other } else { one })
+}
+
+/// The place of a damaged end of the pack that counts, and the block that restores it.
+pub fn damaged_end(io: &Io, geometry: &Geometry, sb: &Superblock) -> Option<(BlockAddr, Box<[u8]>)> {
+    let ends = [0, 1].map(|pack| whole(io, geometry, sb, pack));
+    let ends = restored(io, geometry, ends, &mut Report::default());
+    let version = |pack: usize| ends[pack].as_ref().ok().map(|whole| whole.version);
+    let number = newest(version(0), version(1))?;
+    let [first, second] = ends;
+    let end = if number == 0 { first } else { second };
+    Some(match end.ok()?.damaged? {
+        DamagedEnd::Head(copy) => (geometry.pack(number), copy),
+        DamagedEnd::Copy { at, head } => (at, head),
+    })
 }
 
 /// Returns true if a pack has the copy of its head, which is written last: then the pack was complete once.
@@ -139,8 +244,15 @@ fn broken(io: &Io, geometry: &Geometry, pack: u8, good: Option<CheckpointVer>, e
     Finding::new(kind, at, text(error)).with_certainty(certainty)
 }
 
-/// Reads a pack whose head and copy are whole.
-fn read_pack(io: &Io, geometry: &Geometry, sb: &Superblock, number: u8, report: &mut Report) -> Option<Pack> {
+/// Reads a pack whose head and copy are whole, or restored.
+fn read_pack(
+    io: &Io,
+    geometry: &Geometry,
+    sb: &Superblock,
+    number: u8,
+    ends: &[Result<Whole>; 2],
+    report: &mut Report,
+) -> Option<Pack> {
     let at = Place::Checkpoint(number);
     let size = sb.block_size.bytes();
     let mut bytes = vec![0; size * BLOCKS_PER_SEGMENT as usize];
@@ -148,7 +260,15 @@ fn read_pack(io: &Io, geometry: &Geometry, sb: &Superblock, number: u8, report: 
         report.add(Finding::new(Kind::CheckpointInvalid, at, what));
         None
     };
-    if let Err(error) = io.read(geometry.pack(number), at, &mut bytes) {
+    let whole = ends[usize::from(number)].as_ref().ok()?;
+    let read = match &whole.damaged {
+        Some(DamagedEnd::Head(copy)) => {
+            bytes[..size].copy_from_slice(copy);
+            io.read(BlockAddr(geometry.pack(number).0 + 1), at, &mut bytes[size..])
+        }
+        None | Some(DamagedEnd::Copy { .. }) => io.read(geometry.pack(number), at, &mut bytes),
+    };
+    if let Err(error) = read {
         return invalid(text(&error));
     }
     let head_bytes = size * (1 + sb.cp_payload as usize);

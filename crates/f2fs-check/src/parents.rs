@@ -2,14 +2,16 @@
 
 use f2fs::{
     format::{
+        BlockSize,
         node::{NodeBlock, NodeFooter, XATTR_NODE_OFFSET},
         node_path::NodePath,
     },
     units::{Ino, Nid},
 };
+use rustc_hash::FxHashSet;
 
 use crate::{
-    Fix, Slot,
+    Fix, Loss, Slot,
     checker::Checker,
     inodes::XATTR_NID,
     table::{Entry, fact},
@@ -18,32 +20,30 @@ use crate::{
 impl Checker<'_> {
     /// The place that names the node at `offset` of a file; `None` if a node above it is missing.
     fn slot_of(&mut self, ino: Ino, offset: u32) -> Option<Slot> {
-        let size = self.geometry.block_size;
-        let n = size.node_addrs() as u32;
-        let own = |at: usize| Some(Slot { nid: ino.into(), at });
-        let direct = |index: usize| own(size.inode_nids_at() + 4 * index);
-        let top = 5 + 2 * n;
-        let (parent, index) = match offset {
-            XATTR_NODE_OFFSET => return own(XATTR_NID),
-            0 => return None,
-            1..=3 => return direct(offset as usize - 1),
-            _ if offset == 4 + n => return direct(3),
-            _ if offset == top => return direct(4),
-            _ if offset < 4 + n => (3, offset - 4),
-            _ if offset < top => (4 + n, offset - 5 - n),
-            _ => {
-                let (middle, place) = ((offset - top - 1) / (n + 1), (offset - top - 1) % (n + 1));
-                match place {
-                    0 => (top, middle),
-                    _ => (top + 1 + middle * (n + 1), place - 1),
-                }
+        match Above::of(self.geometry.block_size, offset)? {
+            Above::Inode(at) => Some(Slot { nid: ino.into(), at }),
+            Above::Node { offset: parent, index } => {
+                let holder = self.slot_of(ino, parent)?;
+                self.node_at(holder, ino).map(|nid| Slot { nid, at: 4 * index })
             }
+        }
+    }
+
+    /// The highest missing node above `offset` of a file: the place that should name it, and its offset.
+    fn missing_above(&mut self, ino: Ino, offset: u32) -> Option<(Slot, u32)> {
+        let Above::Node { offset: parent, .. } = Above::of(self.geometry.block_size, offset)? else {
+            return None;
         };
-        let above = self.slot_of(ino, parent)?;
-        let nid = Nid(self.word_at(above)?);
+        let Some(slot) = self.slot_of(ino, parent) else { return self.missing_above(ino, parent) };
+        let is_missing = self.word_at(slot).is_some() && self.node_at(slot, ino).is_none();
+        is_missing.then_some((slot, parent))
+    }
+
+    /// The usable node of an inode that a place names.
+    fn node_at(&mut self, slot: Slot, ino: Ino) -> Option<Nid> {
+        let nid = Nid(self.word_at(slot)?);
         let entry = self.table.find(nid).filter(|entry| self.table.ino(*entry) == ino)?;
-        let is_good = !self.table.has(entry, fact::BROKEN) && index < n;
-        is_good.then_some(Slot { nid, at: 4 * index as usize })
+        (!self.table.has(entry, fact::BROKEN)).then_some(nid)
     }
 
     /// The word at a place in a node.
@@ -78,12 +78,63 @@ impl Checker<'_> {
         self.fix(Fix::Node(first.unwrap_or(second), vec![0; 4]));
     }
 
-    /// Names a node that no parent names, at the place in its footer if that is free; otherwise frees it.
-    pub fn attach_node(&mut self, nid: Nid, ino: Ino, offset: u32) {
+    /// Names a node that no parent names, at the place in its footer if that is free. A missing node above it is made
+    /// anew, once (`made`); the next check attaches its children. Otherwise frees the node.
+    pub fn attach_node(&mut self, nid: Nid, ino: Ino, offset: u32, made: &mut FxHashSet<(Ino, u32)>) {
         let slot = self.slot_of(ino, offset).filter(|slot| slot.nid != nid);
-        match slot.and_then(|slot| self.word_at(slot).map(|word| (slot, word))) {
-            Some((slot, 0)) => self.fix(Fix::Node(slot, nid.0.to_le_bytes().to_vec())),
-            _ => self.fix(Fix::Free(nid)),
+        if let Some((slot, 0)) = slot.and_then(|slot| self.word_at(slot).map(|word| (slot, word))) {
+            self.fix(Fix::Node(slot, nid.0.to_le_bytes().to_vec()));
+        } else if let Some((slot, offset)) =
+            self.missing_above(ino, offset).filter(|(slot, _)| slot.nid != nid)
+        {
+            if made.insert((ino, offset)) {
+                if let Some((finding, _)) = self.bad_children.remove(&(ino, offset)) {
+                    self.report.add(finding.repaired_by("make an empty node there for the children"));
+                }
+                self.fix(Fix::Indirect { slot, ino, offset });
+            }
+        } else {
+            self.fix(Fix::Free(nid));
+            self.lose(Loss::Node);
         }
+    }
+}
+
+/// The place that names a node of a file.
+enum Above {
+    /// In the inode, at a byte offset.
+    Inode(usize),
+    /// In an indirect node.
+    Node {
+        /// Its offset in the file.
+        offset: u32,
+        /// Index of the number in the node.
+        index: usize,
+    },
+}
+
+impl Above {
+    /// The place for the node at `offset` of a file; `None` for the inode, and past the last node.
+    fn of(size: BlockSize, offset: u32) -> Option<Above> {
+        let n = size.node_addrs() as u32;
+        let direct = |index: usize| Some(Above::Inode(size.inode_nids_at() + 4 * index));
+        let top = 5 + 2 * n;
+        let (offset, index) = match offset {
+            XATTR_NODE_OFFSET => return Some(Above::Inode(XATTR_NID)),
+            0 => return None,
+            1..=3 => return direct(offset as usize - 1),
+            _ if offset == 4 + n => return direct(3),
+            _ if offset == top => return direct(4),
+            _ if offset < 4 + n => (3, offset - 4),
+            _ if offset < top => (4 + n, offset - 5 - n),
+            _ => {
+                let (middle, place) = ((offset - top - 1) / (n + 1), (offset - top - 1) % (n + 1));
+                match place {
+                    0 => (top, middle),
+                    _ => (top + 1 + middle * (n + 1), place - 1),
+                }
+            }
+        };
+        (index < n).then_some(Above::Node { offset, index: index as usize })
     }
 }

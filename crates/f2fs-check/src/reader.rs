@@ -11,6 +11,8 @@ use f2fs::{
 
 /// Maximum number of bytes of one request.
 const RUN_BYTES: usize = 1 << 20;
+/// Attempts to read a block before it counts as unreadable: some errors of a device pass.
+const ATTEMPTS: usize = 3;
 /// Blocks that a run reads in vain rather than end.
 const GAP_BLOCKS: u32 = 16;
 
@@ -52,9 +54,27 @@ fn read_run<T: Copy>(
     for (addr, value) in run {
         let at = (addr.0 - first.0) as usize * size;
         let block = &mut buffer[at..at + size];
-        let result = if whole { Ok(()) } else { io.read(*addr, Place::Block(*addr), block) };
+        let result = if whole { Ok(()) } else { read_again(io, *addr, block) };
         each(*addr, *value, result.map(|()| &*block));
     }
+}
+
+/// Reads blocks, several times if that fails.
+pub fn read_again(io: &Io, addr: BlockAddr, buffer: &mut [u8]) -> Result<()> {
+    let mut result = Ok(());
+    for _ in 0..ATTEMPTS {
+        result = io.read(addr, Place::Block(addr), buffer);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+/// Reads a block, several times if that fails.
+pub fn read_block(io: &Io, addr: BlockAddr) -> Result<Box<[u8]>> {
+    let mut block = vec![0; io.block_size().bytes()].into_boxed_slice();
+    read_again(io, addr, &mut block).map(|()| block)
 }
 
 /// A small cache of blocks, by address: a block goes to the place that its address selects.
@@ -77,7 +97,7 @@ impl Cache {
                 return Ok(bytes.clone());
             }
         }
-        let bytes: Arc<[u8]> = io.read_block(addr, Place::Block(addr))?.into();
+        let bytes: Arc<[u8]> = read_block(io, addr)?.into();
         *slot = Some((addr, bytes.clone()));
         Ok(bytes)
     }

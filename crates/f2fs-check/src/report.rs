@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Finding, Fix, Kind, Severity};
+use crate::{Finding, Fix, Kind, Loss, Severity};
 
 /// Maximum number of findings of one kind that are kept. The others are only counted.
 const KEPT_PER_KIND: u64 = 1000;
-/// Maximum number of fixes that are kept. The findings behind the others show again after a repair.
+/// Maximum number of fixes that are kept. With more, the volume is not repaired.
 const FIXES_MAX: usize = 1 << 20;
+/// Maximum number of bytes that the kept fixes hold beside themselves.
+const FIX_BYTES_MAX: usize = 64 << 20;
 
 /// Sums over the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,6 +34,11 @@ pub struct Report {
     findings: Vec<Finding>,
     counts: BTreeMap<Kind, u64>,
     fixes: Vec<Fix>,
+    /// Bytes that the fixes hold beside themselves.
+    fix_bytes: usize,
+    /// Number of fixes that were not kept.
+    dropped_fixes: u64,
+    losses: BTreeMap<Loss, u64>,
     /// Sums over the volume.
     pub sums: Sums,
     /// The reason why the check ended early, if it did: without a superblock or checkpoint nothing else can be
@@ -72,14 +79,34 @@ impl Report {
     }
 
     pub(crate) fn fix(&mut self, fix: Fix) {
-        if self.fixes.len() < FIXES_MAX {
+        let bytes = self.fix_bytes + fix.held_bytes();
+        if self.fixes.len() < FIXES_MAX && bytes <= FIX_BYTES_MAX {
+            self.fix_bytes = bytes;
             self.fixes.push(fix);
+        } else {
+            self.dropped_fixes += 1;
         }
     }
 
-    /// Drops the changes that `is_dropped` selects.
+    /// Returns the number of changes that were too many to keep: without them, a repair is not whole.
+    pub(crate) fn dropped_fixes(&self) -> u64 {
+        self.dropped_fixes
+    }
+
+    /// Counts a loss that the changes bring.
+    pub(crate) fn lose(&mut self, loss: Loss) {
+        *self.losses.entry(loss).or_default() += 1;
+    }
+
+    /// Returns the losses that the changes bring, with their numbers.
+    pub(crate) fn losses(&self) -> &BTreeMap<Loss, u64> {
+        &self.losses
+    }
+
+    /// Drops the changes that `is_dropped` selects, and the losses in directories, which come with such changes.
     pub(crate) fn drop_fixes(&mut self, is_dropped: fn(&Fix) -> bool) {
         self.fixes.retain(|fix| !is_dropped(fix));
+        self.losses.retain(|loss, _| *loss != Loss::Name);
     }
 
     pub(crate) fn add(&mut self, finding: Finding) {
@@ -88,5 +115,36 @@ impl Report {
         if *count <= KEPT_PER_KIND {
             self.findings.push(finding);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use f2fs::units::{BlockAddr, Ino};
+
+    use super::*;
+
+    #[test]
+    fn fixes_beyond_their_number_are_counted_and_not_kept() {
+        let mut report = Report::default();
+        for _ in 0..FIXES_MAX {
+            report.fix(Fix::NoOrphan(Ino(5)));
+        }
+        assert_eq!((report.fixes().len(), report.dropped_fixes()), (FIXES_MAX, 0));
+        report.fix(Fix::NoOrphan(Ino(5)));
+        assert_eq!((report.fixes().len(), report.dropped_fixes()), (FIXES_MAX, 1));
+    }
+
+    #[test]
+    fn the_bytes_that_fixes_hold_are_bounded() {
+        let mut report = Report::default();
+        let block = || Fix::Data(BlockAddr(9), 0, vec![0; 4096]);
+        for _ in 0..FIX_BYTES_MAX / 4096 {
+            report.fix(block());
+        }
+        assert_eq!(report.dropped_fixes(), 0);
+        report.fix(block());
+        assert_eq!(report.dropped_fixes(), 1);
+        assert_eq!(report.fixes().len(), FIX_BYTES_MAX / 4096);
     }
 }

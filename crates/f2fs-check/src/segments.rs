@@ -10,7 +10,7 @@ use f2fs::{
     units::{BlockAddr, SegNo},
 };
 
-use crate::{Finding, Kind, Progress, Report, Stage, bitmap::Bitmap, packs::Pack};
+use crate::{Finding, Kind, Progress, Report, Stage, bitmap::Bitmap, packs::Pack, reader::read_again};
 
 /// Blocks of the table that are read together.
 const PIECE_BLOCKS: u32 = 128;
@@ -83,7 +83,7 @@ impl Segments {
                 let block = &mut halves[copy as usize][at * size..(at + 1) * size];
                 let addr = geometry.sit_block(index, copy);
                 if !whole[copy as usize] {
-                    if let Err(error) = io.read(addr, Place::Block(addr), block) {
+                    if let Err(error) = read_again(io, addr, block) {
                         let known = format!("SIT block {index} cannot be read: {error}");
                         report.add(Finding::new(Kind::TableUnreadable, Place::Block(addr), known));
                         block.fill(0);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use f2fs::{
-    Place,
     engine::{Geometry, Io},
     format::{
         checkpoint::Checkpoint,
@@ -14,7 +13,7 @@ use f2fs::{
     units::{BlockAddr, SegNo},
 };
 
-use crate::segments::Content;
+use crate::{reader::read_block, segments::Content};
 
 /// Summaries that are kept in memory; each takes 4 KiB.
 const SLOTS: usize = 4096;
@@ -84,7 +83,7 @@ impl Summaries {
         let is_here = matches!(&self.slots[at], Some((cached, _)) if *cached == segment);
         if !is_here {
             let (block, offset) = self.geometry.summary_block(segment);
-            let bytes = io.read_block(block, Place::Ssa(segment));
+            let bytes = read_block(io, block);
             let summary =
                 bytes.ok().map(|bytes| Arc::new(Summary::parse(&bytes[offset..], self.geometry.summary)));
             if summary.is_none() {

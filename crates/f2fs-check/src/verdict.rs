@@ -8,15 +8,19 @@ use f2fs::{
     },
     units::{BlockAddr, Ino, Nid, SegNo},
 };
+use rustc_hash::FxHashMap;
 
 use crate::{
-    Certainty, Finding, Fix, Kind, NewBlock, Slot,
+    Certainty, Finding, Fix, Kind, Loss, NewBlock, Slot,
     addresses::Odd,
     checker::Checker,
-    inodes::{BLOCKS, SAVED_BLOCKS},
+    inodes::{BLOCKS, EXTENT, SAVED_BLOCKS},
     segments::Content,
     table::{Entry, fact},
 };
+
+/// Blocks of a segment without an owner in the summary, from which on the summary is taken for lost.
+const BLANK_MIN: usize = 8;
 
 impl Checker<'_> {
     /// Checks that the logs go on at free blocks.
@@ -67,7 +71,8 @@ impl Checker<'_> {
             blocks.retain(|addr| {
                 let Some(owned) = self.summaries.owner(&self.io, *addr) else { return true };
                 let Some(odd) = self.odd.get_mut(&(owned.owner.nid, owned.owner.offset)) else { return true };
-                if odd.original.is_some() {
+                // A segment of nodes has no data.
+                if odd.original.is_some() || self.segments.content(segment) == Some(Content::Node) {
                     return true;
                 }
                 odd.original = Some(*addr);
@@ -84,6 +89,7 @@ impl Checker<'_> {
     fn conclude_addresses(&mut self) {
         let mut all: Vec<((Nid, u16), Odd)> = self.odd.drain().collect();
         all.sort_by_key(|(key, _)| (key.0.0, key.1));
+        self.keep_where_summaries_are_blank(&mut all);
         for (_, odd) in &all {
             let Some(original) = odd.original else { continue };
             let known = format!("it names {}; the summary of {original} names this place", odd.addr);
@@ -105,6 +111,7 @@ impl Checker<'_> {
                     let known = format!("it names {}, outside the main area", odd.addr);
                     self.add(Kind::BlockAddress, Place::File(odd.ino, odd.block), known);
                     self.fix(Fix::Node(odd.slot, vec![0; 4]));
+                    self.lose(Loss::Address);
                 }
                 Some(_) if self.twice.contains_key(&odd.addr) => {
                     let (claimant, _) = self.twice.remove(&odd.addr).unwrap_or_default();
@@ -125,6 +132,25 @@ impl Checker<'_> {
             if let Some(slot) = slot {
                 self.separate(addr, slot);
             }
+        }
+    }
+
+    /// Keeps addresses of blocks in segments whose summary tells no owner of many blocks: the summary is lost, and a block
+    /// that names the place may be an old one.
+    fn keep_where_summaries_are_blank(&mut self, all: &mut [((Nid, u16), Odd)]) {
+        let is_blank = |odd: &Odd| {
+            let tells_nothing = odd.owner == Nid::NULL || self.table.find(odd.owner).is_none();
+            odd.fault.is_some() && tells_nothing && !self.twice.contains_key(&odd.addr)
+        };
+        let mut blank: FxHashMap<SegNo, usize> = FxHashMap::default();
+        for (_, odd) in all.iter().filter(|(_, odd)| is_blank(odd)) {
+            *blank.entry(self.geometry.position(odd.addr).0).or_default() += 1;
+        }
+        let lost = |odd: &Odd| {
+            blank.get(&self.geometry.position(odd.addr).0).is_some_and(|count| *count >= BLANK_MIN)
+        };
+        for (_, odd) in all.iter_mut().filter(|(_, odd)| is_blank(odd) && lost(odd)) {
+            odd.original = None;
         }
     }
 
@@ -229,6 +255,7 @@ impl Checker<'_> {
             self.add(Kind::BlockCount, Place::Inode(ino), format!("i_blocks {stored}, {found} found"));
             self.fix(Fix::Node(Slot { nid, at: BLOCKS }, u64::from(found).to_le_bytes().to_vec()));
         }
+        self.conclude_extents();
         let mut saved: Vec<(Ino, i64)> = self.saved.drain().filter(|(_, left)| *left != 0).collect();
         saved.sort_unstable();
         for (ino, left) in saved {
@@ -239,6 +266,21 @@ impl Checker<'_> {
                 self.add(Kind::SavedBlocks, Place::Inode(ino), known);
                 let found = u64::try_from(stored - left).unwrap_or(0);
                 self.fix(Fix::Node(Slot { nid: ino.into(), at: SAVED_BLOCKS }, found.to_le_bytes().to_vec()));
+            }
+        }
+    }
+
+    /// Reports extents with blocks that have no address.
+    fn conclude_extents(&mut self) {
+        let mut extents: Vec<(Ino, u32)> = self.extents.drain().filter(|(_, left)| *left > 0).collect();
+        extents.sort_unstable();
+        for (ino, left) in extents {
+            let skipped = fact::BROKEN | fact::INVALID | fact::TAINTED;
+            let entry = self.table.find(ino.into()).filter(|entry| !self.table.has(*entry, skipped));
+            if entry.is_some() {
+                let known = format!("{left} blocks of its extent have no address");
+                self.add(Kind::Extent, Place::Inode(ino), known);
+                self.fix(Fix::Node(Slot { nid: ino.into(), at: EXTENT }, vec![0; 12]));
             }
         }
     }

@@ -11,7 +11,7 @@ use f2fs::{
     units::{Ino, Nid},
 };
 
-use crate::{Fix, Kind, Slot, checker::Checker};
+use crate::{Fix, Kind, Loss, Slot, checker::Checker};
 
 impl Checker<'_> {
     /// Checks the attributes of an inode: the area in the inode, and the payload of the xattr node after it.
@@ -32,6 +32,7 @@ impl Checker<'_> {
                 Ok(entry) => end += entry.stored_bytes(),
                 Err(error) => {
                     self.add(Kind::XattrInvalid, at, text(&error));
+                    self.lose(Loss::Xattrs);
                     return self.clear_xattrs(inode, node, stream, end);
                 }
             }
@@ -41,6 +42,7 @@ impl Checker<'_> {
         if let Some(first) = rest.iter().position(|byte| *byte != 0) {
             let known = format!("byte {} after the last entry is not zero", end + first);
             self.add(Kind::XattrTail, at, known);
+            self.lose(Loss::Xattrs);
             self.clear_xattrs(inode, node, stream, end);
         }
     }
@@ -58,6 +60,7 @@ impl Checker<'_> {
         if is_good {
             self.put_xattrs(inode, node, 0, &header[..HEADER_BYTES]);
         } else {
+            self.lose(Loss::Xattrs);
             self.clear_xattrs(inode, node, stream, 0);
         }
     }

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use block::{Device, MemoryDevice};
+use block::{Counted, Device, Fault, Faulty, MemoryDevice, Verb};
 use f2fs::{
     engine::{Engine, Options},
     format::BLOCKS_PER_SEGMENT,
@@ -11,7 +11,7 @@ use f2fs::{
 };
 use f2fs_check::{
     Report,
-    repair::{Plan, Planned, Undo, plan},
+    repair::{Plan, Planned, Undo, UndoError, plan},
 };
 
 mod support;
@@ -63,7 +63,8 @@ fn repaired(damaged: &Damaged) -> Vec<String> {
     let (sound, found) = (contents(&Damaged::new().device), contents(&damaged.device));
     let mut stored = Vec::new();
     undo.store(&mut stored).unwrap();
-    Undo::load(&mut &stored[..]).unwrap().apply(&*damaged.device).unwrap();
+    let device: Arc<dyn Device> = damaged.device.clone();
+    Undo::load(&mut &stored[..]).unwrap().apply(&device).unwrap();
     assert!(damaged.device.to_vec() == before, "undo brings every byte back");
     let mut differing: Vec<String> = sound
         .iter()
@@ -105,11 +106,251 @@ fn a_block_of_a_file_that_a_directory_names_keeps_its_content() {
 }
 
 #[test]
-fn a_damaged_head_of_the_newest_pack_is_not_repaired_without_a_person() {
+fn a_damaged_head_of_the_newest_pack_comes_back_from_the_end_of_the_pack() {
     let d = Damaged::new();
+    // The files of this volume are those of the newest checkpoint; the older one has fewer.
     let newest = d.pack(d.checkpoint().0);
     d.put(newest, 200, &[0xEE; 8]);
+    assert_eq!(repair_of(&d.device).certainty(), f2fs_check::Certainty::Certain);
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn a_volume_of_two_damaged_heads_comes_back_from_the_newer_end() {
+    let d = Damaged::new();
+    for pack in [0, 1] {
+        d.put(d.pack(pack), 0, &[0; BLOCK]);
+    }
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+/// Marks blocks of a free segment as valid old copies of the first blocks of a closed one, whose summary becomes blank.
+fn put_old_copies_beside_a_blank_summary(d: &Damaged, copies: usize) {
+    let (segment, _) = closed(d, "/big");
+    let owners = d.block(d.ssa(segment))[..7 * copies].to_vec();
+    let is_free = |segment: &SegNo| d.sit(*segment).valid_blocks == 0 && !d.is_log(*segment);
+    let old = (0..d.volume().geometry().segments).map(SegNo).find(is_free).expect("a free segment");
+    let kind = d.sit(segment).kind as u16;
+    d.put_sit(old, 0, &(kind << 10 | copies as u16).to_le_bytes());
+    d.put_sit(old, 2, &vec![0xFF; copies / 8]);
+    let first = d.volume().geometry().block(old, 0);
+    for n in 0..copies as u32 {
+        d.put(BlockAddr(first.0 + n), 0, &[0xAA; BLOCK]);
+    }
+    d.put(d.ssa(old), 0, &owners);
+    d.put(d.ssa(segment), 0, &[0; BLOCK]);
+}
+
+#[test]
+fn old_copies_of_blocks_do_not_replace_those_of_a_segment_with_a_blank_summary() {
+    let d = Damaged::new();
+    put_old_copies_beside_a_blank_summary(&d, 16);
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn an_inode_that_foreign_content_overwrote_is_lost_and_not_mended() {
+    let d = Damaged::new();
+    let other = d.addr(d.ino("/few/other").into());
+    d.put(other, 0, &[0xA5; BLOCK]);
+    let plan = repair_of(&d.device);
+    plan.apply(&*d.device).unwrap();
+    assert!(support::report(d.device.clone()).is_clean());
+    model::fsck::fsck(&d.device).expect("fsck.f2fs finds nothing");
+    let (mut sound, found) = (contents(&Damaged::new().device), contents(&d.device));
+    sound.remove("\"few/other\"").expect("the file was there");
+    assert_eq!(found, sound);
+}
+
+/// Leaves only the head of the newest pack.
+fn keep_one_head(d: &Damaged) {
+    let (number, checkpoint) = d.checkpoint();
+    let copy = BlockAddr(d.pack(number).0 + checkpoint.pack_blocks - 1);
+    d.put(copy, 0, &[0; BLOCK]);
+    for block in 0..BLOCKS_PER_SEGMENT {
+        d.put(BlockAddr(d.pack(1 - number).0 + block), 0, &[0; BLOCK]);
+    }
+}
+
+#[test]
+fn a_volume_of_which_one_head_of_a_pack_is_left_comes_back() {
+    let d = Damaged::new();
+    keep_one_head(&d);
     assert_eq!(repair_of(&d.device).certainty(), f2fs_check::Certainty::Unclear);
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn a_superblock_copy_that_cannot_be_read_is_written_again() {
+    for copy in [0, 1] {
+        let d = Damaged::new();
+        let sound = d.device.to_vec();
+        let at = copy * BLOCK as u64;
+        let fault = Fault::ErrorIn { verb: Verb::Read, range: at..at + BLOCK as u64 };
+        let device: Arc<dyn Device> = Arc::new(Faulty::new(d.device.clone(), vec![fault]));
+        let Planned::Repair(plan) = plan(&device, NOW, &mut |_| {}).unwrap() else { panic!("a repair") };
+        d.put(BlockAddr(copy as u32), 0, &[0xEE; BLOCK]);
+        plan.apply(&*d.device).unwrap();
+        assert!(support::report(d.device.clone()).is_clean());
+        assert_eq!(d.device.to_vec().len(), sound.len());
+        assert!(d.device.to_vec()[at as usize + 1024..] == sound[at as usize + 1024..], "copy {copy}");
+    }
+}
+
+#[test]
+fn an_unfinished_pack_does_not_replace_a_complete_one_whose_end_is_lost() {
+    let d = Damaged::new();
+    let (pack, newest) = d.checkpoint();
+    // A power cut after the head of the next checkpoint: the end of an older one is still in its place.
+    d.put_head(1 - pack, 0, &(newest.version.0 + 1).to_le_bytes());
+    d.put(BlockAddr(d.pack(pack).0 + newest.pack_blocks - 1), 0, &[0; BLOCK]);
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn an_orphan_list_that_names_files_removes_none_of_them_when_fsyncs_are_rolled_forward() {
+    let d = Damaged::new();
+    put_orphan(&d, d.ino("/plain").0, 1);
+    chain(&d, &[1, 2]);
+    let plan = repair_of(&d.device);
+    plan.apply(&*d.device).unwrap();
+    let (sound, found) = (contents(&Damaged::new().device), contents(&d.device));
+    assert_eq!(found.get("\"plain\""), sound.get("\"plain\""));
+}
+
+#[test]
+fn an_orphan_with_links_whose_name_is_lost_is_attached_and_not_removed() {
+    let d = Damaged::new();
+    let few = d.ino("/few");
+    put_orphan(&d, d.ino("/few/other").0, 1);
+    d.put_dentry(few, d.slot(few, "other"), 8, &[0, 0]);
+    let found = || contents(&d.device);
+    let sound = found();
+    repair_of(&d.device).apply(&*d.device).unwrap();
+    assert!(found().contains_key("\"few/other\""), "{:?}", found().keys());
+    assert_eq!(found().len(), sound.len() + 1);
+}
+
+/// Takes the block of a node away, and its entry in the NAT.
+fn lose_node(d: &Damaged, nid: Nid) {
+    d.put_node(nid, 0, &[0; BLOCK]);
+    d.put_nat(nid, 5, &le(7));
+}
+
+#[test]
+fn the_blocks_below_a_lost_indirect_node_are_kept() {
+    let d = Damaged::new();
+    lose_node(&d, d.child(d.ino("/far"), 2));
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn the_blocks_below_lost_indirect_nodes_of_two_levels_are_kept() {
+    let d = Damaged::new();
+    let top = d.child(d.ino("/far"), 4);
+    let below = d
+        .block(d.addr(top))
+        .chunks(4)
+        .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
+        .find(|nid| *nid != 0);
+    lose_node(&d, top);
+    lose_node(&d, Nid(below.unwrap()));
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn a_node_that_cannot_be_read_at_first_is_not_lost() {
+    let d = Damaged::new();
+    let failing = Failing {
+        inner: d.device.clone(),
+        at: u64::from(d.addr(d.ino("/plain").into()).0) << 12,
+        left: 3.into(),
+    };
+    let report = support::report(Arc::new(failing));
+    assert!(report.is_clean(), "{}", support::lines(&report));
+}
+
+#[test]
+fn a_node_that_cannot_be_read_is_a_loss() {
+    let d = Damaged::new();
+    let at = u64::from(d.addr(d.child(d.ino("/big"), 0)).0) << 12;
+    let fault = Fault::ErrorIn { verb: Verb::Read, range: at..at + 1 };
+    let device: Arc<dyn Device> = Arc::new(Faulty::new(d.device.clone(), vec![fault]));
+    let Planned::Repair(plan) = plan(&device, NOW, &mut |_| {}).unwrap() else { panic!("a repair") };
+    assert_eq!(plan.certainty(), f2fs_check::Certainty::Unclear);
+    assert!(plan.losses.iter().any(|loss| loss.contains("nodes are lost")), "{:?}", plan.losses);
+}
+
+#[test]
+fn many_names_of_one_directory_are_removed_in_one_pass() {
+    let d = Damaged::new();
+    let (many, below) = (d.ino("/many"), d.ino("/few/below"));
+    let entries = |n: usize| d.volume().find_entry(many, format!("entry {n}").as_bytes()).unwrap().unwrap();
+    for n in 0..700 {
+        let entry = entries(n);
+        let block = d.data(many, entry.block);
+        d.put(block, 30 + entry.slot * 11 + 4, &le(below.0));
+        d.put(block, 30 + entry.slot * 11 + 10, &[2]);
+    }
+    let counted = Arc::new(Counted::new(d.device.clone()));
+    let report = support::report(counted.clone());
+    assert_eq!(report.count(f2fs_check::Kind::DirSecondName), 700);
+    // One pass over a directory of a few dozen blocks; a pass for each name would read thousands.
+    let reads = counted.counts().reads;
+    assert!(reads < 3000, "{reads} reads");
+    repair_of(&d.device);
+}
+
+#[test]
+fn undo_does_not_take_a_later_fsync_back() {
+    let d = Damaged::new();
+    d.put_inode(d.ino("/plain"), 12, &le(9));
+    let plan = repair_of(&d.device);
+    let undo = Undo::of(plan.requests(), &*d.device).unwrap();
+    plan.apply(&*d.device).unwrap();
+    let volume = Engine::open(d.device.clone(), Options::read_only()).unwrap();
+    let log = volume.last_checkpoint().logs[4];
+    let version = volume.last_checkpoint().node_version();
+    let addr = volume.geometry().block(log.segment, log.offset);
+    d.put(addr, FOOTER + 12, &version.to_le_bytes());
+    let synced = d.device.to_vec();
+    let device: Arc<dyn Device> = d.device.clone();
+    let refused = undo.apply(&device).unwrap_err();
+    assert!(matches!(refused, UndoError::Fsynced(at) if at == u64::from(addr.0) << 12), "{refused}");
+    assert!(d.device.to_vec() == synced, "nothing is written");
+}
+
+/// A device on which the first reads of a block fail.
+struct Failing {
+    inner: Arc<MemoryDevice>,
+    at: u64,
+    left: std::sync::atomic::AtomicI64,
+}
+
+impl Device for Failing {
+    fn geometry(&self) -> block::Geometry {
+        self.inner.geometry()
+    }
+
+    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        let hits = (offset_bytes..offset_bytes + buf.len() as u64).contains(&self.at);
+        if hits && self.left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) > 0 {
+            return Err(std::io::Error::other("a transient error"));
+        }
+        self.inner.read(offset_bytes, buf)
+    }
+
+    fn write(&self, offset_bytes: u64, buf: &[u8]) -> std::io::Result<()> {
+        self.inner.write(offset_bytes, buf)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> std::io::Result<()> {
+        self.inner.discard(offset_bytes, length_bytes)
+    }
 }
 
 /// Paths that a damage changes although it is repaired; with a plus those that are new.

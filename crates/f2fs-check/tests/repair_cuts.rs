@@ -115,3 +115,21 @@ fn a_cut_repair_of_names_leaves_the_old_or_the_repaired_volume() {
     d.put(b, 0, &first);
     cut_everywhere(&d);
 }
+
+#[test]
+fn a_cut_repair_of_a_damaged_head_leaves_the_old_or_the_repaired_volume() {
+    let d = Damaged::new();
+    d.put(d.pack(d.checkpoint().0), 200, &[0xEE; 8]);
+    d.put_inode(d.ino("/plain"), 12, &le(9));
+    cut_everywhere(&d);
+}
+
+#[test]
+fn a_cut_repair_of_a_pack_of_which_the_head_is_left_leaves_the_old_or_the_repaired_volume() {
+    let d = Damaged::new();
+    let (number, checkpoint) = d.checkpoint();
+    d.put(BlockAddr(d.pack(number).0 + checkpoint.pack_blocks - 1), 0, &[0; BLOCK]);
+    d.put(d.pack(1 - number), 0, &[0xEE; 200 * BLOCK]);
+    d.put_inode(d.ino("/plain"), 12, &le(9));
+    cut_everywhere(&d);
+}

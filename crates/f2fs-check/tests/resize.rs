@@ -9,8 +9,10 @@ use block::{
 };
 use f2fs::{
     Error, Result,
-    engine::{Engine, NewNode, Options},
+    engine::{Caller, Engine, NewNode, Options},
+    format::inode::inline,
     resize::{Method, Plan, resize, smallest_bytes},
+    units::BlockAddr,
 };
 use guest::Entry;
 use model::{
@@ -74,7 +76,7 @@ fn shrink_and_grow(setup: &Setup, percent: u64) {
 
 #[test]
 fn volumes_of_every_kind_keep_their_files_when_they_shrink_and_grow() {
-    let setups = Setup::all().into_iter().filter(|setup| !matches!(setup.maker, Maker::OwnOn(_)));
+    let setups = Setup::all().into_iter();
     for (setup, percent) in setups.zip([50, 70, 80, 90, 97].into_iter().cycle()) {
         shrink_and_grow(&setup, percent);
     }
@@ -151,10 +153,10 @@ impl Trial {
         let mut volume = Engine::open(device.clone(), options(&self.setup)).unwrap();
         assert!(self.sizes.contains(&volume.geometry().segments), "{what}: {}", volume.geometry().segments);
         assert!(manifest_of(&volume).entries == self.files, "{what}: the files differ");
-        let ino = volume.create(ROOT, b"after the cut", &NewNode::new(FILE)).unwrap();
-        volume.write(ino, 0, b"content").unwrap();
+        let ino = volume.begin(Caller::ADMIN).create(ROOT, b"after the cut", &NewNode::new(FILE)).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, 0, b"content").unwrap();
         volume.unmount().unwrap();
-        volume.unlink(ROOT, b"after the cut").unwrap();
+        volume.begin(Caller::ADMIN).unlink(ROOT, b"after the cut").unwrap();
         volume.unmount().unwrap();
         drop(volume);
         let found = report(device);
@@ -266,4 +268,117 @@ fn a_resize_that_was_cut_between_its_two_switches_is_finished_by_the_next_one() 
     resize_to(&(device.clone() as Arc<dyn Device>), &trial.setup, bytes).unwrap();
     assert_eq!(main_segments(device.clone()), trial.sizes[1]);
     assert_good(&device, &trial.files, "finished");
+}
+
+/// Marks a file as pinned, as `F2FS_IOC_SET_PIN_FILE` does.
+fn pin(device: &MemoryDevice, addr: BlockAddr) {
+    let at = u64::from(addr.0) * 4096 + 3;
+    let mut flags = [0];
+    device.read(at, &mut flags).unwrap();
+    device.write(at, &[flags[0] | inline::PIN]).unwrap();
+}
+
+#[test]
+fn a_growth_that_is_refused_after_its_first_step_leaves_the_old_size() {
+    let setup = Setup { bytes: 1000 * MIB, ..Setup::named("base").unwrap() };
+    let device = Arc::new(setup.make().unwrap());
+    let mut volume = Engine::open(device.clone(), options(&setup)).unwrap();
+    // The extension of a hot file: its blocks lie near the start of the main area.
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"pinned.db", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &vec![1; 64 << 10]).unwrap();
+    volume.unmount().unwrap();
+    let addr = volume.nat_entry(ino.into()).unwrap().addr;
+    drop(volume);
+    pin(&device, addr);
+    // There is room to move the metadata areas only after a growth in place. The pinned file is in the way.
+    let small = resize_to(&(device.clone() as Arc<dyn Device>), &setup, 600 * MIB);
+    small.unwrap();
+    let files = entries(&device);
+    let (before, blocks) = (main_segments(device.clone()), blocks(&device));
+    let large = with_size(&device, 1500 * MIB);
+    let refused = resize_to(&(large.clone() as Arc<dyn Device>), &setup, 1500 * MIB);
+    let refused = refused.map(|plan| plan.new_bytes);
+    assert!(matches!(&refused, Err(Error::Invalid(why)) if why.contains("pinned")), "{refused:?}");
+    assert_eq!((main_segments(large.clone()), self::blocks(&large)), (before, blocks));
+    assert_good(&large, &files, "refused");
+}
+
+/// Blocks of a volume, as its superblock has them.
+fn blocks(device: &Arc<MemoryDevice>) -> u64 {
+    Engine::open(device.clone(), Options::read_only()).unwrap().superblock().blocks
+}
+
+#[test]
+fn a_size_beyond_the_end_of_the_device_is_refused_even_by_less_than_a_segment() {
+    let setup = Setup::named("base").unwrap();
+    let device = Arc::new(setup.make().unwrap());
+    let whole = with_size(&device, 120 * MIB);
+    let refused = resize_to(&(whole.clone() as Arc<dyn Device>), &setup, 120 * MIB + 4096);
+    assert!(matches!(refused, Err(Error::Invalid(_))));
+    resize_to(&(whole.clone() as Arc<dyn Device>), &setup, 120 * MIB).unwrap();
+    assert_eq!(blocks(&whole) * 4096, 120 * MIB);
+}
+
+/// A volume on a first device of `first_mib` MiB, and a second one.
+fn on_two_devices(first_mib: u64, second_mib: u64) -> (Setup, Arc<MemoryDevice>) {
+    let devices = Vec::leak(vec![("first", first_mib), ("second", second_mib)]);
+    let setup = Setup {
+        bytes: (first_mib + second_mib) * MIB,
+        maker: Maker::OwnOn(devices),
+        ..Setup::named("two devices").unwrap()
+    };
+    let device = Arc::new(setup.make().unwrap());
+    (setup, device)
+}
+
+#[test]
+fn a_first_device_without_room_for_the_old_and_the_new_metadata_is_a_reason_to_refuse() {
+    let (setup, device) = on_two_devices(40, 900);
+    let before = main_segments(device.clone());
+    let large = with_size(&device, 1500 * MIB);
+    let refused = resize_to(&(large.clone() as Arc<dyn Device>), &setup, 1500 * MIB);
+    let refused = refused.map(|plan| plan.new_bytes);
+    assert!(matches!(&refused, Err(Error::Invalid(why)) if why.contains("first device")), "{refused:?}");
+    assert_eq!(main_segments(large), before);
+}
+
+#[test]
+fn metadata_areas_grow_on_the_first_of_several_devices() {
+    let (setup, device) = on_two_devices(200, 740);
+    age(device.clone(), options(&setup), 4, 1);
+    let files = entries(&device);
+    let large = with_size(&device, 1500 * MIB);
+    let plan = resize_to(&(large.clone() as Arc<dyn Device>), &setup, 1500 * MIB).unwrap();
+    assert_eq!(plan.method, Method::Relocate);
+    assert_good(&large, &files, "grown on two devices");
+}
+
+#[test]
+fn the_last_device_of_several_is_not_removed() {
+    let (setup, device) = on_two_devices(64, 64);
+    let least = smallest(&device);
+    assert!(least > 64 * MIB && least < 128 * MIB, "{least}");
+    let refused = resize_to(&(device.clone() as Arc<dyn Device>), &setup, least - 2 * MIB);
+    assert!(matches!(refused, Err(Error::Invalid(_))));
+    resize_to(&(device.clone() as Arc<dyn Device>), &setup, least).unwrap();
+    assert_good(&device, &entries(&device), "shrunk on two devices");
+}
+
+/// The superblock of a volume on a longer device remains in the first copy, as after a growth whose file was cut.
+#[test]
+fn a_superblock_that_does_not_fit_the_device_is_replaced_by_the_other_copy() {
+    let setup = Setup::named("base").unwrap();
+    let device = Arc::new(setup.make().unwrap());
+    let large = with_size(&device, 144 * MIB);
+    resize_to(&(large.clone() as Arc<dyn Device>), &setup, 144 * MIB).unwrap();
+    let mut superblock = [0; 3072];
+    large.read(1024, &mut superblock).unwrap();
+    device.write(1024, &superblock).unwrap();
+    let segments = main_segments(device.clone());
+    let mut volume = Engine::open(device.clone(), options(&setup)).unwrap();
+    volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    assert_eq!(main_segments(device.clone()), segments);
+    assert_good(&device, &entries(&device), "with the first superblock of another size");
 }

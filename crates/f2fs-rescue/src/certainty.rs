@@ -87,7 +87,7 @@ impl Certainty {
         let version = inode.version;
         let choice = match version {
             version if version.has(fact::REMOVED | fact::FREED) => Choice::Removed,
-            version if version.has(fact::CONFIRMED) => Choice::Confirmed,
+            version if version.is_confirmed() => Choice::Confirmed,
             version if version.has(fact::STALE) => Choice::Older,
             _ => Choice::Newest,
         };

@@ -23,9 +23,12 @@ const REPORT: usize = 256;
 struct Claim {
     /// True for files that were not removed.
     is_present: bool,
-    /// True if the block's summary names the claimant. A node is named unless the summary says otherwise,
-    /// since its content agrees.
+    /// True if the block's summary names the claimant.
     is_named: bool,
+    /// True if the claimant's inode or node is the one of the NAT. A file may be an image with nodes of its own.
+    is_confirmed: bool,
+    /// True for nodes, since their content agrees.
+    is_node: bool,
     cp: u32,
     ctime: u32,
     /// The claimant: address of its inode, node and index.
@@ -83,7 +86,9 @@ impl Claims {
         for group in nodes.versions.groups() {
             let version = nodes.versions.get(group.start);
             if let Some(best) = self.contested.get_mut(&version.addr().0) {
-                *best = (*best).max(Some(node_claim(version)));
+                let owner = summaries.owner(nodes.shape, version.addr());
+                let is_named = matches!(owner, Some(Owned::Node(owner)) if owner.nid.0 == version.nid);
+                *best = (*best).max(Some(node_claim(version, is_named)));
             }
         }
         for index in order {
@@ -110,6 +115,8 @@ fn claim(inode: &Inode, nid: Nid, index: u16, is_named: bool) -> Claim {
     Claim {
         is_present: !version.has(fact::REMOVED | fact::FREED),
         is_named,
+        is_confirmed: version.is_confirmed(),
+        is_node: false,
         cp: version.cp,
         ctime: version.ctime,
         inode: version.addr().0,
@@ -118,10 +125,12 @@ fn claim(inode: &Inode, nid: Nid, index: u16, is_named: bool) -> Claim {
     }
 }
 
-fn node_claim(version: &Version) -> Claim {
+fn node_claim(version: &Version, is_named: bool) -> Claim {
     Claim {
         is_present: !version.is_inode() || !version.has(fact::REMOVED | fact::FREED),
-        is_named: !version.has(fact::DENIED),
+        is_named,
+        is_confirmed: version.is_confirmed(),
+        is_node: !version.has(fact::DENIED),
         cp: version.cp,
         ctime: version.ctime,
         inode: version.addr().0,

@@ -63,12 +63,14 @@ impl Listing {
         let entries: Vec<_> = area.entries().collect();
         let fits = |hash: u32, name: &[u8]| naming != Naming::Plain || hash == name_hash(name);
         let good = entries.iter().flatten();
-        let (right, all) = (good.clone().filter(|entry| fits(entry.hash, entry.name)).count(), entries.len());
-        // A block with other content has no right hash, except by chance.
-        if all > 0 && right == 0 {
+        // A block with other content has no right hash, except by chance. A block without entries is freed
+        // with its last one, so one that is in use has lost them.
+        if !good.clone().any(|entry| fits(entry.hash, entry.name)) {
             self.is_damaged = true;
             return;
         }
+        // The first block begins with the entry of the directory itself.
+        self.is_damaged |= block == 0 && !good.clone().any(|entry| entry.name == b".");
         for entry in good.filter(|entry| entry.name != b"." && entry.name != b"..") {
             let name = match naming {
                 // The ciphertext of a name may contain any byte.

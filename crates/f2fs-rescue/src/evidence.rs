@@ -4,22 +4,24 @@ use std::{ops::Range, sync::Arc};
 
 use f2fs::{
     Place,
-    engine::{Geometry, Io},
+    engine::Geometry,
     format::{
         BLOCKS_PER_SEGMENT, TableCopy,
-        checkpoint::{AllocMode, Checkpoint, Flags, LogPosition, PackEnd, newest},
+        checkpoint::{AllocMode, Checkpoint, Flags, LogPosition, newest},
         nat::{self, NatEntry},
         sit::SegmentType,
         summary::{Compact, Journal, Summary},
         superblock::{Features, Superblock},
     },
-    units::{BlockAddr, CheckpointVer, Nid, SegNo},
+    units::{BlockAddr, Nid, SegNo},
 };
 use rustc_hash::FxHashMap;
 
 use crate::{
+    chain::{Chain, Coverage},
+    packs::PackEnds,
     shape::Shape,
-    versions::{Versions, fact},
+    versions::{Version, Versions, fact},
 };
 
 const DATA_LOGS: [SegmentType; 3] = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];
@@ -32,6 +34,8 @@ pub(crate) struct Evidence {
     journal: FxHashMap<u32, NatEntry>,
     /// Summaries of the logs; `None` where the pack has none.
     summaries: [Option<Arc<Summary>>; 6],
+    /// True if the other pack may have held a newer checkpoint, which is lost.
+    is_overtaken: bool,
 }
 
 /// Statement of the NAT about a node.
@@ -45,24 +49,30 @@ enum Entry {
 }
 
 impl Evidence {
-    /// Reads the newest pack whose checksums are right and whose numbers are possible.
+    /// Reads the newest committed pack whose numbers are possible.
     pub(crate) fn read(shape: &Shape) -> Option<Evidence> {
         let (sb, _, geometry) = shape.known.as_ref()?;
-        let ends = [0, 1].map(|pack| whole(&shape.io, geometry, sb, pack));
-        let first = newest(ends[0], ends[1])?;
-        [first, 1 - first].into_iter().find_map(|pack| {
-            ends[usize::from(pack)]?;
-            Evidence::read_pack(&shape.io, sb, geometry, pack)
-        })
+        let ends = [0, 1].map(|pack| PackEnds::read(&shape.io, geometry, sb, pack));
+        let committed = ends.map(|ends| ends.committed());
+        let version = |pack: usize| committed[pack].map(|end| end.version);
+        let first = newest(version(0), version(1))?;
+        let read = |pack: u8| {
+            let bytes = ends[usize::from(pack)].read_pack(&shape.io, geometry, sb, pack)?;
+            Evidence::of_pack(&bytes, sb, geometry, pack)
+        };
+        let mut evidence = read(first).or_else(|| read(1 - first))?;
+        let used = evidence.checkpoint.version;
+        evidence.is_overtaken = ends.iter().any(|ends| ends.may_be_newer(used));
+        Some(evidence)
     }
 
-    fn read_pack(io: &Io, sb: &Superblock, geometry: &Geometry, pack: u8) -> Option<Evidence> {
+    fn of_pack(bytes: &[u8], sb: &Superblock, geometry: &Geometry, pack: u8) -> Option<Evidence> {
         let size = sb.block_size.bytes();
-        let mut bytes = vec![0; size * BLOCKS_PER_SEGMENT as usize];
-        io.read(geometry.pack(pack), Place::Checkpoint(pack), &mut bytes).ok()?;
-        let checkpoint = Checkpoint::check(&bytes[..size * (1 + sb.cp_payload as usize)], sb, pack).ok()?;
-        let blocks = usize::try_from(checkpoint.pack_blocks - 1 - checkpoint.summaries_start).ok()?;
-        let summaries = &bytes[size * checkpoint.summaries_start as usize..];
+        let checkpoint =
+            Checkpoint::check(bytes.get(..size * (1 + sb.cp_payload as usize))?, sb, pack).ok()?;
+        let end = checkpoint.pack_blocks.checked_sub(1)? as usize;
+        let blocks = end.checked_sub(checkpoint.summaries_start as usize)?;
+        let summaries = bytes.get(size * checkpoint.summaries_start as usize..size * end)?;
         let parts = Parts { geometry, sb, pack, checkpoint: &checkpoint, summaries };
         let is_whole = parts.wanted_blocks() <= blocks;
         Some(Evidence {
@@ -70,6 +80,7 @@ impl Evidence {
             summaries: if is_whole { parts.log_summaries() } else { Default::default() },
             geometry: *geometry,
             checkpoint,
+            is_overtaken: false,
         })
     }
 
@@ -84,31 +95,57 @@ impl Evidence {
         low_half(self.checkpoint.version.0)
     }
 
-    /// Adds the statements of the NAT to the versions, which must be sorted by nid. `is_synced` returns true
-    /// for inodes that were fsynced after the checkpoint.
-    pub(crate) fn judge(&self, shape: &Shape, versions: &mut Versions, is_synced: impl Fn(u32) -> bool) {
+    /// First block that a log writes after the checkpoint.
+    pub(crate) fn log_start(&self, kind: SegmentType) -> BlockAddr {
+        let log = self.checkpoint.logs[kind.index()];
+        self.geometry.block(log.segment, log.offset)
+    }
+
+    /// Adds the statements of the NAT and of the fsync chain to the versions, which must be sorted by nid.
+    pub(crate) fn judge(&self, shape: &Shape, versions: &mut Versions, chain: &Chain) {
         let mut block: Option<(u32, Option<Box<[u8]>>)> = None;
         let groups: Vec<Range<u32>> = versions.groups().collect();
         for group in groups {
             let nid = Nid(versions.get(group.start).nid);
             let entry = self.entry(shape, nid, &mut block);
-            let mut is_known = false;
-            for at in group.clone() {
-                let version = versions.get_mut(at);
-                let is_after = version.cp == self.version() && is_synced(version.ino);
-                let is_here = matches!(entry, Entry::At(addr) if addr == version.addr());
-                if is_after || is_here {
-                    version.add(fact::CONFIRMED);
-                    is_known = true;
-                }
-            }
-            let fact = match entry {
-                Entry::Freed if !is_known => fact::FREED,
-                Entry::At(_) if !is_known => fact::STALE,
-                _ => continue,
-            };
-            group.for_each(|at| versions.get_mut(at).add_if_inode(fact));
+            self.judge_node(versions, group, &entry, chain);
         }
+    }
+
+    /// Adds the statements about the versions of one node.
+    fn judge_node(&self, versions: &mut Versions, group: Range<u32>, entry: &Entry, chain: &Chain) {
+        let is_here = |version: &Version| matches!(entry, Entry::At(addr) if *addr == version.addr());
+        if self.is_overtaken {
+            let is_newer = |version: &Version| version.cp >= self.version() && !is_here(version);
+            // A lost checkpoint may have committed them.
+            if group.clone().any(|at| is_newer(versions.get(at))) {
+                return;
+            }
+            group.clone().for_each(|at| versions.get_mut(at).add_if_inode(fact::UNSURE));
+        }
+        let mut is_known = false;
+        for at in group.clone() {
+            let version = versions.get_mut(at);
+            let coverage = chain.coverage(version.ino);
+            let is_after = version.cp == self.version() && coverage.is_some();
+            let counts = match chain.last(version.nid) {
+                Some(last) => last == version.addr(),
+                None => is_after || is_here(version),
+            };
+            if counts {
+                version.add(fact::CONFIRMED);
+                is_known = true;
+            }
+            if coverage == Some(Coverage::Part) {
+                version.add_if_inode(fact::UNSURE);
+            }
+        }
+        let fact = match entry {
+            Entry::Freed if !is_known => fact::FREED,
+            Entry::At(_) if !is_known => fact::STALE,
+            _ => return,
+        };
+        group.for_each(|at| versions.get_mut(at).add_if_inode(fact));
     }
 
     fn entry(&self, shape: &Shape, nid: Nid, cached: &mut Option<(u32, Option<Box<[u8]>>)>) -> Entry {
@@ -142,15 +179,6 @@ fn statement(entry: NatEntry) -> Entry {
         NatEntry { version: 0, .. } => Entry::Unknown,
         _ => Entry::Freed,
     }
-}
-
-/// Returns the version of a pack whose head and copy agree.
-fn whole(io: &Io, geometry: &Geometry, sb: &Superblock, pack: u8) -> Option<CheckpointVer> {
-    let (at, start) = (Place::Checkpoint(pack), geometry.pack(pack));
-    let head = PackEnd::check(&io.read_block(start, at).ok()?, sb.block_size, pack).ok()?;
-    let copy = BlockAddr(start.0.checked_add(head.pack_blocks)? - 1);
-    let copy = PackEnd::check(&io.read_block(copy, at).ok()?, sb.block_size, pack).ok()?;
-    head.matches(&copy).then_some(head.version)
 }
 
 /// A pack, and the numbers that divide it.

@@ -23,6 +23,9 @@ pub struct Facts {
     pub unreadable_blocks: u64,
     /// True if the device has more nodes than fit into memory; old versions were left out.
     pub left_out_versions: bool,
+    /// True if the device has more different nodes than fit into memory: nodes in its further part were left out, and
+    /// with them whole files.
+    pub left_out_nodes: bool,
     /// Inodes whose directory is lost.
     pub without_directory: u64,
     /// Names in directories whose inodes are lost.

@@ -25,6 +25,8 @@ use crate::raw_node::{self, Limits};
 const SAMPLE_BYTES: usize = 1 << 20;
 /// Samples of the first pass over the device.
 const SAMPLES: u64 = 512;
+/// Largest volume: 2^32 blocks of 16 KiB. What lies behind is not read, whatever size the image claims.
+const VOLUME_BYTES_MAX: u64 = 1 << 46;
 /// Inodes that are enough to decide.
 const ENOUGH_INODES: u64 = 64;
 
@@ -40,7 +42,8 @@ pub(crate) struct Inferred {
 
 /// Infers the shape of the volume on a device. `None` if there are no inodes.
 pub(crate) fn infer(device: &Arc<dyn Device>, block_size: Option<BlockSize>) -> Option<Inferred> {
-    let chunks = device.geometry().size_bytes.div_ceil(SAMPLE_BYTES as u64);
+    let reach_bytes = device.geometry().size_bytes.min(VOLUME_BYTES_MAX);
+    let chunks = reach_bytes.div_ceil(SAMPLE_BYTES as u64);
     let step = chunks.div_ceil(SAMPLES).max(1);
     let sizes = block_size.map_or(vec![BlockSize::B4K, BlockSize::B16K], |size| vec![size]);
     let mut tallies: Vec<Tally> = sizes.into_iter().map(Tally::new).collect();

@@ -9,21 +9,21 @@
 //! Checkpoint, NAT (node address table), SIT and SSA (segment summary area) are evidence where they are
 //! readable. They decide between versions, but no file is lost because they are damaged.
 //!
-//! The steps, in their order: the geometry ([`shape`]), the scan ([`scan`]), the evidence of checkpoint and
-//! NAT ([`evidence`]), the owner of each block ([`claims`]), the names ([`tree`]), removed files
-//! ([`removed`]), and then one file after
-//! the other ([`walk`], [`source`]).
+//! The steps, in their order: the geometry ([`shape`]), the checkpoint packs ([`packs`]), the scan ([`scan`]),
+//! the evidence of NAT and fsync chain ([`evidence`], [`chain`]), the owner of each block ([`claims`]), the
+//! names ([`tree`]), removed files ([`removed`]), and then one file after the other ([`walk`], [`source`]).
 //!
 //! *Invariants*: the crate writes nothing to the device, prints nothing, spawns nothing and does not read the
 //! clock; it has no `unsafe`. It does not use the engine, which needs a checkpoint. Memory is bounded by the
-//! size of the device: 32 bytes for each node version, one bit for each block, and the names of the
-//! directories on one path. Work is bounded: a block belongs to one file only, so that a hostile image
+//! size of the device: 32 bytes for each node version, up to 20 more for those of nodes with many versions,
+//! one bit for each block, and the names of the directories on one path. Work is bounded: a block belongs to one file only, so that a hostile image
 //! cannot be larger as a tree than as an image, apart from its compressed clusters.
 
 #![forbid(unsafe_code)]
 
 mod bitmap;
 mod certainty;
+mod chain;
 mod claims;
 mod content;
 mod directory;
@@ -31,9 +31,11 @@ mod evidence;
 mod facts;
 mod inference;
 mod judge;
+mod lookup;
 mod map;
 mod masked;
 mod nodes;
+mod packs;
 mod pieces;
 mod progress;
 mod raw_node;

@@ -38,10 +38,7 @@ impl Nodes<'_> {
     /// Reads an inode, by the index of its version.
     pub(crate) fn inode(&self, index: u32) -> Result<Inode> {
         let version = *self.versions.get(index);
-        let group = self.versions.group(Nid(version.nid));
-        let others = group.map(|at| self.versions.get(at));
-        let later = others.filter(|other| other.generation != version.generation && other.cp > version.cp);
-        let until = later.map(|other| other.cp).min().unwrap_or(u32::MAX);
+        let until = self.versions.until(&version);
         Ok(Inode { node: self.read(&version)?, version, until })
     }
 

@@ -27,8 +27,11 @@ impl Removed {
             removed.generations(versions, group);
         }
         let mut placed = FxHashSet::default();
+        let mut directories = FxHashMap::default();
         for index in removed.inodes.clone() {
-            removed.place(versions, root, index, &mut placed);
+            let mut directory =
+                |ino: u32| *directories.entry(ino).or_insert_with(|| directory(versions, ino));
+            removed.place(versions, root, index, &mut placed, &mut directory);
         }
         removed
     }
@@ -47,14 +50,21 @@ impl Removed {
         }
     }
 
-    /// Enters an inode and the directories above it into the tree.
-    fn place(&mut self, versions: &Versions, root: u32, index: u32, placed: &mut FxHashSet<u32>) {
+    /// Enters an inode and the directories above it into the tree. `directory` finds that of a number.
+    fn place(
+        &mut self,
+        versions: &Versions,
+        root: u32,
+        index: u32,
+        placed: &mut FxHashSet<u32>,
+        directory: &mut dyn FnMut(u32) -> Option<u32>,
+    ) {
         let mut chain = FxHashSet::default();
         let mut child = index;
         while placed.insert(child) {
             let version = versions.get(child);
             chain.insert(version.ino);
-            let above = directory(versions, version.pino);
+            let above = directory(version.pino);
             match above {
                 _ if version.ino == root => return,
                 Some(above) if !chain.contains(&version.pino) => {

@@ -7,6 +7,7 @@ use f2fs::{Error, Result, format::BlockSize};
 
 use crate::{
     Facts, Map, Progress, Selection,
+    chain::Chain,
     claims::Claims,
     evidence::{Evidence, low_half},
     judge::{Judge, OtherOwner},
@@ -31,7 +32,7 @@ pub struct Options {
     pub as_of: Option<u64>,
     /// Search for removed files.
     pub removed: RemovedFiles,
-    /// Memory for the table of node versions, in bytes. If it is full, old versions are left out.
+    /// Memory for the table of node versions, in bytes. If it is full, old versions are left out, then further nodes.
     pub memory_bytes: usize,
 }
 
@@ -98,8 +99,8 @@ pub fn rescue(
     scanned.versions.sort();
     // The NAT tells the newest state only.
     if let Some(evidence) = evidence.as_ref().filter(|_| options.as_of.is_none()) {
-        let synced = &scanned.synced;
-        evidence.judge(&shape, &mut scanned.versions, |ino| synced.contains(&ino));
+        let chain = Chain::read(&shape, evidence, &scanned.marked);
+        evidence.judge(&shape, &mut scanned.versions, &chain);
         scanned.versions.sort();
     }
     let present = present(&scanned.versions);
@@ -140,6 +141,7 @@ fn facts(shape: &Shape, evidence: Option<&Evidence>, scanned: &Scanned, tree: &T
         node_versions: scanned.versions.len() as u64,
         unreadable_blocks: scanned.unreadable_blocks,
         left_out_versions: scanned.is_thinned,
+        left_out_nodes: scanned.has_left_out_nodes,
         without_directory: tree.lost.len() as u64,
         names_without_inode: tree.dangling,
     }

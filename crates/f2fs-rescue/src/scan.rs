@@ -5,7 +5,7 @@ use f2fs::{
     format::{FileType, NodeBlock, node::NodeFooter},
     units::BlockAddr,
 };
-use rustc_hash::FxHashSet;
+use rustc_hash::FxHashMap;
 
 use crate::{
     Map, Progress, Stage, Status,
@@ -25,8 +25,8 @@ const KEPT: usize = 2;
 #[derive(Default)]
 pub(crate) struct Scanned {
     pub(crate) versions: Versions,
-    /// Inodes with a node that was fsynced after the checkpoint.
-    pub(crate) synced: FxHashSet<u32>,
+    /// Nodes that were fsynced after the checkpoint, as numbers of marked nodes by inode.
+    pub(crate) marked: FxHashMap<u32, u32>,
     /// The parts of the device that were read.
     pub(crate) map: Map,
     /// Blocks that could not be read.
@@ -35,6 +35,10 @@ pub(crate) struct Scanned {
     pub(crate) newest: u32,
     /// True if the table of versions was full.
     pub(crate) is_thinned: bool,
+    /// True if the table is full of different nodes: further ones are left out.
+    is_full: bool,
+    /// True if nodes were left out because the table is full.
+    pub(crate) has_left_out_nodes: bool,
 }
 
 /// The scan.
@@ -95,6 +99,10 @@ impl Scan<'_> {
     fn block(&self, addr: BlockAddr, bytes: &[u8], scanned: &mut Scanned) {
         let shape = self.shape;
         let Some(footer) = raw_node::footer(bytes, shape.block_size(), shape.limits) else { return };
+        if scanned.is_full {
+            scanned.has_left_out_nodes = true;
+            return;
+        }
         let cp = low_half(footer.cp_ver);
         if self.as_of.is_some_and(|version| cp >= version) {
             return;
@@ -108,7 +116,7 @@ impl Scan<'_> {
         if footer.fsync {
             let is_after = |evidence: &Evidence| evidence.checkpoint.is_written_after(footer.cp_ver);
             if self.evidence.is_some_and(is_after) {
-                scanned.synced.insert(footer.ino.0);
+                *scanned.marked.entry(footer.ino.0).or_default() += 1;
             }
         }
         scanned.newest = scanned.newest.max(cp);
@@ -119,6 +127,8 @@ impl Scan<'_> {
             if scanned.versions.len() > self.versions_max / 2 {
                 scanned.versions.thin(1);
             }
+            // Thinning again would free little, and sort the whole table for it.
+            scanned.is_full = scanned.versions.len() > self.versions_max / 8 * 7;
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use f2fs::{
     Error, Result,
     format::{FileType, inode::advise},
-    units::Nid,
+    units::{BlockAddr, Nid},
 };
 use f2fs_tree::{Entry, Kind, Metadata, Run, Source, Xattr};
 use rustc_hash::FxHashMap;
@@ -29,13 +29,14 @@ pub struct RescueSource<'a> {
     selection: Selection,
     walk: Walk<'a>,
     observer: Observer<'a>,
-    /// First paths of inodes with several names.
-    links: FxHashMap<u32, Vec<u8>>,
+    /// First paths of inodes with several names, by the addresses of the inodes' versions: a number may have
+    /// had several inodes.
+    links: FxHashMap<BlockAddr, Vec<u8>>,
     losses: VecDeque<Error>,
     ready: Option<Entry>,
     open: Option<OpenFile>,
-    /// Inode of the last entry, if the entry is the first name of several.
-    first_of: Option<u32>,
+    /// Inode version of the last entry, if the entry is the first name of several.
+    first_of: Option<BlockAddr>,
 }
 
 /// The last entry, which is a file.
@@ -92,9 +93,9 @@ impl<'a> RescueSource<'a> {
         let Some((inode, pieces)) = step.inode else {
             return Ok((Kind::Directory, metadata(&found, Vec::new())));
         };
-        let ino = inode.ino().0;
+        let version = inode.version.addr();
         let is_shared = found.links > 1 && found.kind != FileType::Directory;
-        if let Some(to) = self.links.get(&ino).filter(|_| is_shared) {
+        if let Some(to) = self.links.get(&version).filter(|_| is_shared) {
             return Ok((Kind::HardLink { to: to.clone() }, metadata(&found, Vec::new())));
         }
         let content = Content { judge: self.rescue.judge(self.selection), inode: &inode };
@@ -111,8 +112,8 @@ impl<'a> RescueSource<'a> {
         };
         self.losses.extend(damage.into_iter().map(|error| Error::lost(&found.path, error)));
         if is_shared {
-            self.links.insert(ino, found.path.clone());
-            self.first_of = Some(ino);
+            self.links.insert(version, found.path.clone());
+            self.first_of = Some(version);
         }
         Ok((kind, metadata(&found, xattrs)))
     }
@@ -174,8 +175,8 @@ impl Source for RescueSource<'_> {
     }
 
     fn refused(&mut self) {
-        if let Some(ino) = self.first_of.take() {
-            self.links.remove(&ino);
+        if let Some(version) = self.first_of.take() {
+            self.links.remove(&version);
         }
     }
 }

@@ -213,7 +213,7 @@ impl<'a> Builder<'a> {
         if inode.node.head().links.get() == 0 {
             return Fate::Removed;
         }
-        let is_confirmed = version.has(fact::CONFIRMED);
+        let is_confirmed = version.is_confirmed();
         let Some(dir) = self.versions.current(Ino(version.pino)).map(|dir| self.versions.get(dir)) else {
             return Fate::Lost;
         };

@@ -7,6 +7,8 @@ use f2fs::{
     units::{BlockAddr, Ino, Nid},
 };
 
+use crate::lookup::{Generations, LINEAR_MAX, Places};
+
 /// Facts about a version, in the low bits of its `place`.
 pub(crate) mod fact {
     /// The checksum of the inode is wrong.
@@ -23,6 +25,9 @@ pub(crate) mod fact {
     pub(crate) const FREED: u32 = 32;
     /// The NAT has another address, where the inode is no longer.
     pub(crate) const STALE: u32 = 64;
+    /// `CONFIRMED` only orders the versions of the inode: a newer checkpoint or a part of the fsync chain is
+    /// lost.
+    pub(crate) const UNSURE: u32 = 128;
 }
 
 /// Position of the offset of a node, and of the file type of an inode, in `place`.
@@ -97,6 +102,11 @@ impl Version {
         self.place & facts != 0
     }
 
+    /// Returns true if evidence shows that this version of an inode is the newest.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.has(fact::CONFIRMED) && !(self.is_inode() && self.has(fact::UNSURE))
+    }
+
     pub(crate) fn add(&mut self, facts: u32) {
         self.place |= facts;
     }
@@ -113,9 +123,13 @@ impl Version {
         (self.nid, self.rank_of_node())
     }
 
+    /// Doubts about a version: those with fewer come first.
+    pub(crate) fn doubts(&self) -> (bool, bool, bool) {
+        (!self.has(fact::CONFIRMED), self.has(fact::BAD_SUM), self.has(fact::DENIED))
+    }
+
     fn rank_of_node(&self) -> impl Ord + use<> {
-        let doubts = (!self.has(fact::CONFIRMED), self.has(fact::BAD_SUM), self.has(fact::DENIED));
-        (doubts, Reverse((self.cp, self.ctime, self.addr)))
+        (self.doubts(), Reverse((self.cp, self.ctime, self.addr)))
     }
 }
 
@@ -125,6 +139,9 @@ pub(crate) struct Versions {
     all: Vec<Version>,
     /// Indices of the versions that are no inodes, by owner and offset, made when they are needed.
     by_owner: OnceCell<Vec<u32>>,
+    /// Made when a node with many versions is searched.
+    places: OnceCell<Places>,
+    generations: OnceCell<Generations>,
 }
 
 impl Versions {
@@ -138,6 +155,8 @@ impl Versions {
 
     pub(crate) fn sort(&mut self) {
         self.by_owner.take();
+        self.places.take();
+        self.generations.take();
         self.all.sort_unstable_by_key(Version::rank);
     }
 
@@ -203,10 +222,40 @@ impl Versions {
 
     /// The best version of a node of an inode, written before checkpoint `until`.
     pub(crate) fn find(&self, nid: Nid, ino: Ino, offset: u32, until: u32) -> Option<Version> {
+        let group = self.of(nid);
+        if group.len() > LINEAR_MAX {
+            let places = self.places.get_or_init(|| Places::new(&self.all));
+            return places.find(&self.all, (nid.0, ino.0, offset), until);
+        }
         let fits =
             |version: &&Version| version.ino == ino.0 && version.offset() == offset && version.cp <= until;
+        group.iter().find(fits).copied()
+    }
+
+    /// The first checkpoint after that of an inode's version with another inode of the same number;
+    /// `u32::MAX` without one.
+    pub(crate) fn until(&self, version: &Version) -> u32 {
+        let group = self.of(Nid(version.nid));
+        if group.len() > LINEAR_MAX {
+            let generations = self.generations.get_or_init(|| self.generations());
+            return generations.until(version).expect("all large groups are there");
+        }
+        let is_later = |other: &&Version| other.generation != version.generation && other.cp > version.cp;
+        group.iter().filter(is_later).map(|other| other.cp).min().unwrap_or(u32::MAX)
+    }
+
+    fn generations(&self) -> Generations {
+        let mut generations = Generations::default();
+        for group in self.groups().filter(|group| group.len() > LINEAR_MAX) {
+            generations.add(&self.all[group.start as usize..group.end as usize]);
+        }
+        generations
+    }
+
+    /// All versions of a node.
+    fn of(&self, nid: Nid) -> &[Version] {
         let group = self.group(nid);
-        self.all[group.start as usize..group.end as usize].iter().find(fits).copied()
+        &self.all[group.start as usize..group.end as usize]
     }
 }
 

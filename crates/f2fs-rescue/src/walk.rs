@@ -246,7 +246,11 @@ impl<'a> Walk<'a> {
             return Ok(Some(self.step(inode)));
         }
         if self.entered.contains(&ino.0) {
-            return Ok(None);
+            return Ok(match self.selection {
+                Selection::Present => None,
+                // Another inode of the same number. The entries name only the number, and have their place.
+                Selection::Removed => Some(self.step(inode)),
+            });
         }
         if self.path.len() > PATH_BYTES_MAX {
             if self.lost_name.is_none() {

@@ -2,17 +2,24 @@
 
 mod support;
 
+#[path = "support/nodes.rs"]
+mod nodes;
 #[path = "support/volume.rs"]
 mod volume;
 
-use std::{ops::Range, sync::Arc};
+use std::{mem::offset_of, ops::Range, sync::Arc};
 
 use block::{Device, Geometry, MemoryDevice};
-use f2fs::engine::{Engine, Options as VolumeOptions};
+use f2fs::{
+    engine::{Caller, Engine, FinalSymlink, NewNode, Options as VolumeOptions, SetAttr},
+    format::inode::{flag, raw::InodeHead},
+    units::Ino,
+};
 use f2fs_rescue::{Grade, Options};
 use f2fs_tree::Kind;
+use nodes::small_file;
 use support::{Rescued, Tree, compare, overwrite, rescued, tree_of};
-use volume::{BLOCK, FEATURES, blocks_of, sound};
+use volume::{BLOCK, FEATURES, NOW, blocks_of, content, open, sound};
 
 /// Bytes of the areas of a volume.
 struct Areas {
@@ -89,6 +96,60 @@ fn without_every_tenth_block_of_metadata_every_file_is_there() {
             blocks.map(|at| at..at + BLOCK).collect()
         });
     }
+}
+
+#[test]
+fn files_of_a_directory_block_that_is_zero_are_not_removed() {
+    const FILES: u32 = 700;
+    let device = sound(0);
+    let volume = open(device.clone());
+    volume.create_dir_all("/many").expect("there is space");
+    (0..FILES).for_each(|n| volume.write(format!("/many/{n}"), content(n, 10)).expect("there is space"));
+    volume.close().expect("in memory");
+    let expected = tree_of(device.clone());
+    let blocks = {
+        let volume = Engine::open(device.clone(), VolumeOptions::read_only()).expect("a sound volume");
+        directory_blocks(&volume, "/many")
+    };
+    assert!(blocks.len() > 3, "{blocks:?}");
+    let packs_and_nat = [areas(&device).packs, areas(&device).nat];
+    packs_and_nat.into_iter().for_each(|area| overwrite(&device, area, 0));
+    // One block, and of another the sector with the bitmap of its entries.
+    for (block, bytes) in [(blocks[0], BLOCK), (blocks[2], 512)] {
+        overwrite(&device, block * BLOCK..block * BLOCK + bytes, 0);
+    }
+    let result = rescued(device, &Options::default());
+    assert_eq!(compare(&expected, &result.tree).1, Vec::<String>::new());
+}
+
+#[test]
+fn an_image_in_a_file_keeps_its_nodes_without_summaries() {
+    let device = sound(0);
+    let image: Vec<u8> =
+        (20_000..20_040).flat_map(|ino| small_file(ino, 3, b"inner", b"content").bytes().to_vec()).collect();
+    let volume = open(device.clone());
+    volume.write("/image", image).expect("there is space");
+    // The pack has the summaries of the segments that the logs write to.
+    volume.write("/further", content(7, 8 << 20)).expect("there is space");
+    volume.close().expect("in memory");
+    let expected = tree_of(device.clone());
+    let ssa = {
+        let volume = Engine::open(device.clone(), VolumeOptions::read_only()).expect("a sound volume");
+        let area = volume.superblock().ssa;
+        u64::from(area.start.0) * BLOCK..area.end() * BLOCK
+    };
+    overwrite(&device, ssa, 0);
+    let result = rescued(device, &Options::default());
+    assert_eq!(compare(&expected, &result.tree).1, Vec::<String>::new(), "{:?}", result.losses);
+}
+
+/// Returns the addresses of a directory's blocks.
+fn directory_blocks(volume: &Engine, path: &str) -> Vec<u64> {
+    let ino = volume.resolve(path.as_bytes(), FinalSymlink::NoFollow).expect("it exists");
+    let inode = volume.inode(ino).expect("it is sound");
+    let blocks = inode.head().size.get().div_ceil(BLOCK);
+    let addrs = (0..blocks).map(|block| volume.address(&inode, block).expect("sound nodes"));
+    addrs.filter(|addr| addr.is_real()).map(|addr| addr.0.into()).collect()
 }
 
 /// Returns the files of a tree that have no block in the damaged range, and how many of them were rescued
@@ -211,4 +272,39 @@ fn a_volume_behind_a_partition_table_is_found_by_its_nodes() {
     assert_eq!(result.rescue.facts().start, start as i64);
     let (safe, found) = untouched(1, &expected, &result, |at| at < 8 << 20);
     assert!(safe > 100 && found == safe, "{found} of {safe}");
+}
+
+#[test]
+fn a_compressed_file_may_be_longer_in_its_nodes_than_in_its_inode() {
+    const FILE_BLOCKS: u64 = 1200;
+    let device = sound(1);
+    let ino = {
+        let mut volume = Engine::open(device.clone(), VolumeOptions::new(|| NOW)).expect("a sound volume");
+        let ino = volume
+            .begin(Caller::ADMIN)
+            .create(Ino(3), b"packed", &NewNode::new(0o100_644))
+            .expect("there is space");
+        let set = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
+        volume.begin(Caller::ADMIN).set_attr(ino, &set).expect("the volume has compression");
+        volume
+            .begin(Caller::ADMIN)
+            .write(ino, 0, &vec![b'x'; (FILE_BLOCKS * BLOCK) as usize])
+            .expect("there is space");
+        volume.checkpoint().expect("in memory");
+        ino
+    };
+    let addr = {
+        let volume = Engine::open(device.clone(), VolumeOptions::read_only()).expect("a sound volume");
+        volume.nat_entry(ino.into()).expect("a sound NAT").addr
+    };
+    let at = u64::from(addr.0) * BLOCK + offset_of!(InodeHead, size) as u64;
+    for blocks in [0, 1, 2, 4, 5, 900, 919, 920, 921, 925, 1024] {
+        for bytes in [blocks * BLOCK, blocks * BLOCK + 1] {
+            device.write(at, &bytes.to_le_bytes()).expect("in memory");
+            let result = rescued(device.clone(), &Options::default());
+            let (_, content) = &result.tree["packed"];
+            assert_eq!(content.len() as u64, bytes);
+            assert!(content.iter().all(|byte| *byte == b'x'), "{bytes} bytes");
+        }
+    }
 }

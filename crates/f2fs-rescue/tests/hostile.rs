@@ -4,20 +4,22 @@ mod support;
 
 #[path = "../../f2fs/tests/support/golden.rs"]
 mod golden;
+#[path = "support/nodes.rs"]
+mod nodes;
 
 use std::sync::Arc;
 
-use block::{Device, MemoryDevice, Overlay, Rng};
+use block::{Device, Overlay, Rng};
 use f2fs::{
-    format::{BlockSize, NodeBlock, node::NodeFormat, superblock::Features},
+    format::NodeBlock,
     units::{BlockAddr, Ino},
 };
 use f2fs_rescue::{Options, RemovedFiles};
+use nodes::{BLOCK, device_of, directory, format};
 use support::{rescued, try_rescued};
 
 /// Volumes that are damaged.
 const SEEDS: u64 = 60;
-const BLOCK: u64 = 4096;
 
 /// Rescues a device in all ways.
 fn rescue_all(device: &Arc<dyn Device>) -> u64 {
@@ -63,27 +65,6 @@ fn random_damage_ends_with_a_tree() {
     assert!(rescued > 0);
 }
 
-/// A device that contains only these nodes, from block 1 on.
-fn device_of(nodes: &[NodeBlock]) -> Arc<dyn Device> {
-    let device = MemoryDevice::new((nodes.len() as u64 + 8) * BLOCK);
-    for (node, addr) in nodes.iter().zip(1u32..) {
-        let mut node = node.clone();
-        let mut footer = node.footer();
-        footer.next_addr = BlockAddr(addr + 1);
-        footer.cp_ver = addr.into();
-        node.set_footer(footer);
-        device.write(u64::from(addr) * BLOCK, node.bytes()).expect("in memory");
-    }
-    Arc::new(device)
-}
-
-fn directory(ino: u32, parent: u32, name: &[u8]) -> NodeBlock {
-    let format = NodeFormat::new(BlockSize::B4K, Features::default(), &[0; 16]);
-    let mut node = NodeBlock::new_inode(format, Ino(ino), 0o040_755, 0, 0);
-    node.set_last_name(Ino(parent), name);
-    node
-}
-
 #[test]
 fn directories_that_contain_each_other_appear_once() {
     let nodes: Vec<_> =
@@ -106,10 +87,9 @@ fn a_very_deep_tree_is_cut_into_parts() {
 
 #[test]
 fn a_block_that_many_files_claim_is_read_once() {
-    let format = NodeFormat::new(BlockSize::B4K, Features::default(), &[0; 16]);
     let files = 200;
     let nodes = (10..10 + files).map(|ino| {
-        let mut node = NodeBlock::new_inode(format, Ino(ino), 0o100_644, 0, 0);
+        let mut node = NodeBlock::new_inode(format(), Ino(ino), 0o100_644, 0, 0);
         node.set_last_name(Ino(3), format!("f{ino}").as_bytes());
         node.head_mut().size.set(900 * BLOCK);
         (0..900).for_each(|index| node.set_addr(index, BlockAddr(files + 3)));
@@ -119,4 +99,14 @@ fn a_block_that_many_files_claim_is_read_once() {
     let result = rescued(device, &Options::default());
     let kept: u64 = result.found.iter().filter_map(|found| found.certainty).map(|it| it.unproven).sum();
     assert_eq!(kept, 1, "one claim of 180000 wins");
+}
+
+#[test]
+fn more_nodes_than_the_table_holds_are_left_out() {
+    let nodes: Vec<_> = (10..4010).map(|ino| directory(ino, 3, b"d")).collect();
+    let options = Options { memory_bytes: 32 << 10, ..Options::default() };
+    let result = rescued(device_of(&nodes), &options);
+    let facts = result.rescue.facts();
+    assert!(facts.node_versions <= 1024 && facts.left_out_versions, "{}", facts.node_versions);
+    assert!(facts.left_out_nodes);
 }

@@ -2,6 +2,8 @@
 
 mod support;
 
+#[path = "support/nodes.rs"]
+mod nodes;
 #[path = "support/volume.rs"]
 mod volume;
 
@@ -11,6 +13,7 @@ use block::MemoryDevice;
 use f2fs::engine::{Engine, Options as EngineOptions};
 use f2fs_rescue::{Choice, Grade, Options, RemovedFiles};
 use f2fs_tree::Kind;
+use nodes::{device_of, directory, small_file};
 use support::{Tree, compare, overwrite, rescued, tree_of};
 use volume::{BLOCK, FEATURES, content, open, sound};
 
@@ -129,4 +132,31 @@ fn the_tree_of_an_older_checkpoint_is_there() {
     assert!(!result.tree.contains_key("later"));
     let newest = rescued(device, &Options::default());
     assert!(newest.tree.contains_key("later") && !newest.tree.contains_key("dir-5"));
+}
+
+#[test]
+fn removed_files_of_one_number_are_no_links_to_each_other() {
+    let generation = |number: u32, name: &[u8], content: &[u8]| {
+        let mut node = small_file(9, 3, name, content);
+        node.head_mut().links.set(2);
+        node.head_mut().generation.set(number);
+        node
+    };
+    let nodes = [generation(1, b"a", b"first"), generation(2, b"b", b"second"), directory(3, 3, b"")];
+    let result = rescued(device_of(&nodes), &removed());
+    let content = |path: &str| result.tree.get(path).map(|(_, content)| content.as_slice());
+    assert_eq!((content("a"), content("b")), (Some(&b"first"[..]), Some(&b"second"[..])));
+}
+
+#[test]
+fn a_removed_directory_whose_number_is_in_use_keeps_its_name() {
+    let mut old = directory(9, 3, b"old");
+    old.head_mut().generation.set(1);
+    let mut new = directory(9, 3, b"new");
+    new.head_mut().generation.set(2);
+    let nodes = [old, new, small_file(10, 9, b"file", b"content"), directory(3, 3, b"")];
+    let result = rescued(device_of(&nodes), &removed());
+    let paths: Vec<&str> = result.tree.keys().map(String::as_str).collect();
+    assert!(paths.contains(&"old") && paths.contains(&"new"), "{paths:?}");
+    assert_eq!(paths.iter().filter(|path| path.ends_with("/file")).count(), 1, "{paths:?}");
 }

@@ -52,7 +52,8 @@ pub type Lost<'a> = &'a mut dyn FnMut(&Error);
 /// Options of an export.
 #[derive(Default)]
 pub struct ExportOptions<'a> {
-    /// True if the export continues after an entry, or a part of one, that cannot be read or written.
+    /// True if the export continues after an entry, or a part of one, that cannot be read or written. It always
+    /// continues after an encrypted entry whose key is missing.
     pub keep_going: bool,
     /// Called for every loss.
     pub lost: Option<Lost<'a>>,
@@ -184,7 +185,7 @@ impl Exporter<'_> {
 
     /// Reports a loss, or fails if the caller does not want to continue.
     fn lose(&mut self, error: Error) -> Result<()> {
-        if !self.options.keep_going {
+        if !self.options.keep_going && !is_without_key(&error) {
             return Err(error);
         }
         self.note(&error);
@@ -212,4 +213,9 @@ impl Exporter<'_> {
             progress(Progress { entries: self.done.entries, bytes: self.done.bytes, path });
         }
     }
+}
+
+/// Returns true if an entry is lost because its key is missing.
+fn is_without_key(error: &Error) -> bool {
+    matches!(error, Error::Lost { source, .. } if matches!(**source, Error::NoKey | Error::OtherKey(_)))
 }

@@ -4,11 +4,11 @@
 //! before the caller's checkpoint: a caller that drops the volume instead leaves the device's volume
 //! unchanged.
 
-use std::{collections::HashMap, ops::ControlFlow};
+use std::ops::ControlFlow;
 
 use f2fs::{
     Error, Result,
-    engine::{Engine, NewNode, SetAttr, Times, XattrMode},
+    engine::{Caller, Engine, NewNode, SetAttr, Times, XattrMode},
     format::FileType,
     printable,
     units::Ino,
@@ -16,8 +16,9 @@ use f2fs::{
 
 use crate::{
     Entry, Kind, Metadata, Need, NeedCounter, Run, Source, Transform,
+    directories::{Directories, DirectoryId, components},
     need::Rooms,
-    path::{is_inside, split},
+    path::split,
 };
 
 /// Bytes of a file read and written at once.
@@ -103,7 +104,7 @@ pub fn fill(
     let mut filler = Filler {
         rooms: Rooms::of(volume.superblock(), volume.options()),
         volume,
-        directories: HashMap::from([(Vec::new(), Directory { ino: into, times: None })]),
+        directories: Directories::new(Directory { ino: into, times: None }),
         open: Vec::new(),
         filled: Filled::default(),
         buf: vec![0; RUN_BYTES],
@@ -131,7 +132,7 @@ pub fn fill(
             Err(error) => return Err(about(&entry.path, error)),
         }
     }
-    filler.leave_until(|_| false)?;
+    filler.leave(&[])?;
     Ok(filler.filled)
 }
 
@@ -159,10 +160,10 @@ struct Directory {
 struct Filler<'v> {
     volume: &'v mut Engine,
     rooms: Rooms,
-    /// Every directory met so far, by path.
-    directories: HashMap<Vec<u8>, Directory>,
-    /// Paths of the directories whose times are set when the fill leaves them.
-    open: Vec<Vec<u8>>,
+    /// Every directory met so far.
+    directories: Directories<Directory>,
+    /// The directories whose times are set when the fill leaves them.
+    open: Vec<DirectoryId>,
     filled: Filled,
     buf: Vec<u8>,
 }
@@ -178,10 +179,11 @@ impl Filler<'_> {
             return if options.root { self.root(entry) } else { Ok(()) };
         }
         let (parent, name) = split(&entry.path);
-        self.leave_until(|open| is_inside(parent, open))?;
-        let dir = self.directory(parent)?;
+        self.leave(&self.directories.chain(parent))?;
+        let parent = self.directory(parent)?;
+        let dir = self.directories.get(parent).ino;
         match &entry.kind {
-            Kind::Directory => self.make_directory(dir, name, entry)?,
+            Kind::Directory => self.make_directory(parent, name, entry)?,
             Kind::HardLink { to } => self.hard_link(dir, name, to)?,
             _ => {
                 let ino = self.make_file(dir, name, entry)?;
@@ -189,7 +191,7 @@ impl Filler<'_> {
                 if let Kind::File { size, data } = &entry.kind {
                     if data.is_some() {
                         // No run covers the holes.
-                        self.volume.truncate(ino, *size)?;
+                        self.volume.begin(Caller::ADMIN).truncate(ino, *size)?;
                     }
                     self.content(ino, *size, &entry.path, source, options)?;
                     if options.saved_space == SavedSpace::Released {
@@ -211,45 +213,62 @@ impl Filler<'_> {
 
     /// Applies the entry of the source's root.
     fn root(&mut self, entry: &Entry) -> Result<()> {
-        let root = self.directories.get_mut(&b""[..]).expect("the root is always there");
+        let root = self.directories.get_mut(DirectoryId::ROOT);
         root.times = Some(times(&entry.meta));
         let ino = root.ino;
         self.set_owner(ino, &entry.meta)?;
         self.set_xattrs(ino, &entry.meta)?;
         if self.open.is_empty() {
-            self.open.push(Vec::new());
+            self.open.push(DirectoryId::ROOT);
         }
         Ok(())
     }
 
     /// Returns the directory at a path and creates its missing components.
-    fn directory(&mut self, path: &[u8]) -> Result<Ino> {
-        if let Some(known) = self.directories.get(path).copied() {
-            if known.times.is_some() && !self.open.iter().any(|open| open == path) {
-                self.open.push(path.to_vec());
-            }
-            return Ok(known.ino);
+    fn directory(&mut self, path: &[u8]) -> Result<DirectoryId> {
+        let mut at = DirectoryId::ROOT;
+        for name in components(path) {
+            at = match self.directories.child(at, name) {
+                Some(child) => child,
+                None => {
+                    // A new directory changes the times of the one that contains it.
+                    self.reopen(at);
+                    self.implied_directory(at, name)?
+                }
+            };
         }
-        let (parent, name) = split(path);
-        let parent = self.directory(parent)?;
-        let ino = match self.volume.lookup(parent, name) {
+        self.reopen(at);
+        Ok(at)
+    }
+
+    /// Makes the fill set the times of a directory again when it leaves it, if the source has them.
+    fn reopen(&mut self, directory: DirectoryId) {
+        if self.directories.get(directory).times.is_some() && !self.open.contains(&directory) {
+            self.open.push(directory);
+        }
+    }
+
+    /// Returns a directory that has had no entry: the volume's, or a new one.
+    fn implied_directory(&mut self, parent: DirectoryId, name: &[u8]) -> Result<DirectoryId> {
+        let dir = self.directories.get(parent).ino;
+        let ino = match self.volume.lookup(dir, name) {
             Ok(ino) if self.volume.stat(ino)?.kind == FileType::Directory => ino,
             Ok(_) => return Err(Error::NotDirectory),
             Err(Error::NotFound) => {
                 let mode = FileType::Directory.mode_bits() | IMPLIED_PERMISSIONS;
                 self.filled.entries += 1;
-                self.volume.create(parent, name, &NewNode::new(mode))?
+                self.volume.begin(Caller::ADMIN).create(dir, name, &NewNode::new(mode))?
             }
             Err(error) => return Err(error),
         };
-        self.directories.insert(path.to_vec(), Directory { ino, times: None });
-        Ok(ino)
+        self.directories.insert(parent, name, Directory { ino, times: None })
     }
 
-    fn make_directory(&mut self, dir: Ino, name: &[u8], entry: &Entry) -> Result<()> {
+    fn make_directory(&mut self, parent: DirectoryId, name: &[u8], entry: &Entry) -> Result<()> {
+        let dir = self.directories.get(parent).ino;
         let times = times(&entry.meta);
         let new = new_node(FileType::Directory, &entry.meta, times);
-        let ino = match self.volume.create(dir, name, &new) {
+        let ino = match self.volume.begin(Caller::ADMIN).create(dir, name, &new) {
             Err(Error::Exists) => {
                 let there = self.volume.lookup(dir, name)?;
                 if self.volume.stat(there)?.kind == FileType::Directory {
@@ -257,17 +276,17 @@ impl Filler<'_> {
                     self.clear_xattrs(there)?;
                     there
                 } else {
-                    self.volume.unlink(dir, name)?;
-                    self.volume.create(dir, name, &new)?
+                    self.volume.begin(Caller::ADMIN).unlink(dir, name)?;
+                    self.volume.begin(Caller::ADMIN).create(dir, name, &new)?
                 }
             }
             made => made?,
         };
         self.set_xattrs(ino, &entry.meta)?;
-        self.directories.insert(entry.path.clone(), Directory { ino, times: Some(times) });
+        let made = self.directories.insert(parent, name, Directory { ino, times: Some(times) })?;
         // Its times are set only once, when the fill leaves it.
-        if !self.open.contains(&entry.path) {
-            self.open.push(entry.path.clone());
+        if !self.open.contains(&made) {
+            self.open.push(made);
         }
         Ok(())
     }
@@ -293,15 +312,15 @@ impl Filler<'_> {
         };
         let new = NewNode { device, ..new_node(kind, &entry.meta, times(&entry.meta)) };
         match &entry.kind {
-            Kind::Symlink { target } => self.volume.symlink(dir, name, target, &new),
-            _ => self.volume.create(dir, name, &new),
+            Kind::Symlink { target } => self.volume.begin(Caller::ADMIN).symlink(dir, name, target, &new),
+            _ => self.volume.begin(Caller::ADMIN).create(dir, name, &new),
         }
     }
 
     /// Removes the existing entry of this name. A directory must be empty.
     fn make_way(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
-        match self.volume.unlink(dir, name) {
-            Err(Error::IsDirectory) => self.volume.remove_dir(dir, name),
+        match self.volume.begin(Caller::ADMIN).unlink(dir, name) {
+            Err(Error::IsDirectory) => self.volume.begin(Caller::ADMIN).remove_dir(dir, name),
             done => done,
         }
     }
@@ -310,25 +329,25 @@ impl Filler<'_> {
         let missing =
             || Error::Invalid(format!("hard link to {}, which does not exist", printable::path(to)).into());
         let (parent, target) = split(to);
-        let target_dir = match self.directories.get(parent) {
-            Some(known) => known.ino,
-            None => return Err(missing()),
-        };
+        let target_dir = self.directories.find(parent).ok_or_else(missing)?;
+        let target_dir = self.directories.get(target_dir).ino;
         let ino = self.volume.lookup(target_dir, target).map_err(|error| match error {
             Error::NotFound => missing(),
             other => other,
         })?;
         let saved = self.volume.stat(ino)?;
-        match self.volume.link(ino, dir, name) {
+        match self.volume.begin(Caller::ADMIN).link(ino, dir, name) {
             Err(Error::Exists) if self.volume.lookup(dir, name)? == ino => return Ok(()),
             Err(Error::Exists) => {
                 self.make_way(dir, name)?;
-                self.volume.link(ino, dir, name)?;
+                self.volume.begin(Caller::ADMIN).link(ino, dir, name)?;
             }
             linked => linked?,
         }
         // A link changes the inode's time of change, which the first name has set to the source's.
-        self.volume.set_attr(ino, &SetAttr { ctime: Some(saved.ctime), ..SetAttr::default() })
+        self.volume
+            .begin(Caller::ADMIN)
+            .set_attr(ino, &SetAttr { ctime: Some(saved.ctime), ..SetAttr::default() })
     }
 
     fn content(
@@ -364,14 +383,14 @@ impl Filler<'_> {
             run.offset + run.length as u64 <= size,
             "a source returns at most the bytes of the entry"
         );
-        self.volume.write(ino, run.offset, &buf[..run.length])?;
+        self.volume.begin(Caller::ADMIN).write(ino, run.offset, &buf[..run.length])?;
         Ok(ControlFlow::Continue(run))
     }
 
     /// Releases the blocks that compression saves in a file, if it is compressed.
     fn release_saved(&mut self, ino: Ino) -> Result<()> {
         if self.volume.stat(ino)?.compression.is_some() {
-            self.volume.release_saved(ino)?;
+            self.volume.begin(Caller::ADMIN).release_saved(ino)?;
         }
         Ok(())
     }
@@ -383,19 +402,19 @@ impl Filler<'_> {
             gid: Some(meta.gid),
             ..SetAttr::default()
         };
-        self.volume.set_attr(ino, &set)
+        self.volume.begin(Caller::ADMIN).set_attr(ino, &set)
     }
 
     fn set_xattrs(&mut self, ino: Ino, meta: &Metadata) -> Result<()> {
         for xattr in &meta.xattrs {
-            self.volume.set_xattr(ino, &xattr.name, &xattr.value, XattrMode::Set)?;
+            self.volume.begin(Caller::ADMIN).set_xattr(ino, &xattr.name, &xattr.value, XattrMode::Set)?;
         }
         Ok(())
     }
 
     fn clear_xattrs(&mut self, ino: Ino) -> Result<()> {
         for name in self.volume.list_xattrs(ino)? {
-            self.volume.remove_xattr(ino, &name)?;
+            self.volume.begin(Caller::ADMIN).remove_xattr(ino, &name)?;
         }
         Ok(())
     }
@@ -407,17 +426,18 @@ impl Filler<'_> {
             ctime: Some(times.ctime),
             ..SetAttr::default()
         };
-        self.volume.set_attr(ino, &set)
+        self.volume.begin(Caller::ADMIN).set_attr(ino, &set)
     }
 
-    /// Sets the times of open directories, the last opened first, up to the first for which `stays` is true.
-    fn leave_until(&mut self, stays: impl Fn(&[u8]) -> bool) -> Result<()> {
-        while let Some(path) = self.open.pop() {
-            if stays(&path) {
-                self.open.push(path);
+    /// Sets the times of open directories, the last opened first, up to the first that is on the path of
+    /// `next`.
+    fn leave(&mut self, next: &[DirectoryId]) -> Result<()> {
+        while let Some(open) = self.open.pop() {
+            if self.directories.is_on(open, next) {
+                self.open.push(open);
                 break;
             }
-            let directory = self.directories[&path];
+            let directory = *self.directories.get(open);
             if let Some(times) = directory.times {
                 self.set_times(directory.ino, times)?;
             }

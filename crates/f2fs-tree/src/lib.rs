@@ -11,10 +11,11 @@
 
 #![forbid(unsafe_code)]
 
+mod directories;
 mod entry;
 mod export;
 mod fill;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 mod host;
 mod need;
 mod path;
@@ -27,10 +28,12 @@ pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr};
 pub use export::{ExportOptions, Exported, Loss, Sink, export};
 pub use fill::{FillOptions, Filled, Progress, SLACK_BLOCKS, SavedSpace, count, fill};
 #[cfg(target_os = "linux")]
-pub use host::{DirSink, DirSource, Owners, make_private};
+pub use host::make_private;
+#[cfg(any(target_os = "linux", windows))]
+pub use host::{DirSink, DirSource, Owners};
 pub use need::{Need, NeedCounter};
 pub use smallest::smallest_for;
-pub use tar::{Compressed, Compression, Holes, TarSink, TarSource, decompressed};
+pub use tar::{Compressed, Compression, Holes, TarSink, TarSource, decompressed, is_compressed};
 pub use transform::{FileContexts, FsConfig, OwnerMap, Transform};
 pub use volume_source::VolumeSource;
 

@@ -3,7 +3,7 @@
 //! The count follows the engine's rules block by block: which data lies inline, which nodes a file's map
 //! needs, and into which bucket of a directory each name goes. For a new volume it is exact.
 
-use std::{collections::HashMap, ops::Range};
+use std::ops::Range;
 
 use f2fs::{
     Error, Result, engine,
@@ -24,7 +24,11 @@ use f2fs::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{Entry, Kind, Metadata, path::split};
+use crate::{
+    Entry, Kind, Metadata,
+    directories::{Directories, DirectoryId, components},
+    path::split,
+};
 
 /// Space that a tree takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -147,7 +151,7 @@ fn too_large(bytes: usize, room: usize) -> Error {
 /// Counts the space of a tree, entry by entry.
 pub struct NeedCounter {
     rooms: Rooms,
-    directories: HashMap<Vec<u8>, Directory>,
+    directories: Directories<Directory>,
     owners: FxHashSet<u32>,
     groups: FxHashSet<u32>,
     total: Need,
@@ -160,7 +164,7 @@ impl NeedCounter {
         let rooms = Rooms::of(superblock, options);
         // The root directory never lies in its inode.
         let root = Directory::in_blocks(&rooms);
-        let directories = HashMap::from([(Vec::new(), root)]);
+        let directories = Directories::new(root);
         let total = Need { blocks: 1, nodes: 1, ..Need::default() };
         NeedCounter { rooms, directories, owners: FxHashSet::default(), groups: FxHashSet::default(), total }
     }
@@ -170,18 +174,18 @@ impl NeedCounter {
     pub fn add(&mut self, entry: &Entry) -> Result<()> {
         self.owners.insert(entry.meta.uid);
         self.groups.insert(entry.meta.gid);
-        if matches!(entry.kind, Kind::Directory) && self.directories.contains_key(&entry.path) {
+        if matches!(entry.kind, Kind::Directory) && self.directories.find(&entry.path).is_some() {
             return self.add_nodes(self.rooms.xattr_nodes(&entry.meta)?);
         }
         let (parent, name) = split(&entry.path);
-        self.add_parents(parent);
+        let parent = self.parent(parent)?;
         self.enter(parent, name);
         if let Kind::HardLink { .. } = entry.kind {
             return Ok(());
         }
         self.add_nodes(1 + self.rooms.xattr_nodes(&entry.meta)?)?;
         match &entry.kind {
-            Kind::Directory => drop(self.directories.insert(entry.path.clone(), Directory::new(&self.rooms))),
+            Kind::Directory => drop(self.directories.insert(parent, name, Directory::new(&self.rooms))?),
             Kind::Symlink { target } => {
                 let inside = self.rooms.is_inline(target.len() as u64);
                 self.total.blocks +=
@@ -235,20 +239,25 @@ impl NeedCounter {
         self.add_nodes(nodes)
     }
 
-    fn add_parents(&mut self, path: &[u8]) {
-        if self.directories.contains_key(path) {
-            return;
+    /// Returns the directory at a path, and counts its components that had no entry.
+    fn parent(&mut self, path: &[u8]) -> Result<DirectoryId> {
+        let mut at = DirectoryId::ROOT;
+        for name in components(path) {
+            at = match self.directories.child(at, name) {
+                Some(child) => child,
+                None => {
+                    self.enter(at, name);
+                    self.add_nodes(1)?;
+                    self.directories.insert(at, name, Directory::new(&self.rooms))?
+                }
+            };
         }
-        let (parent, name) = split(path);
-        self.add_parents(parent);
-        self.enter(parent, name);
-        self.directories.insert(path.to_vec(), Directory::new(&self.rooms));
-        (self.total.nodes, self.total.blocks) = (self.total.nodes + 1, self.total.blocks + 1);
+        Ok(at)
     }
 
-    fn enter(&mut self, directory: &[u8], name: &[u8]) {
+    fn enter(&mut self, directory: DirectoryId, name: &[u8]) {
         self.total.entries += 1;
-        let directory = self.directories.get_mut(directory).expect("the caller has added it");
+        let directory = self.directories.get_mut(directory);
         directory.enter(&self.rooms, name_hash(name), slots_for(name.len()));
     }
 }

@@ -25,7 +25,8 @@ use crate::{Entry, Kind, Metadata, Run, Source, Xattr};
 /// A source that reads a volume. See the module.
 pub struct VolumeSource<'v> {
     volume: &'v Engine,
-    /// True if encrypted files are read as they are stored. If false, they are [`Error::NoKey`].
+    /// True if encrypted files are read as they are stored. If false, encrypted files and directories without a key are
+    /// lost, with [`Error::NoKey`] or [`Error::OtherKey`].
     raw: bool,
     /// The root with its path, until it is returned.
     root: Option<(Ino, Vec<u8>)>,
@@ -46,7 +47,8 @@ pub struct VolumeSource<'v> {
 struct OpenFile {
     ino: Ino,
     path: Vec<u8>,
-    encrypted: bool,
+    /// True if the content is read as it is stored.
+    is_raw: bool,
     /// Remaining pieces, the next one last.
     pieces: Vec<Piece>,
     is_compressed: bool,
@@ -135,6 +137,9 @@ impl<'v> VolumeSource<'v> {
             let to = self.walk.path_of(*dir, name);
             return Ok((Kind::HardLink { to }, metadata(&stat, Vec::new())));
         }
+        if stat.encrypted && !self.raw {
+            self.volume.require_key(ino)?;
+        }
         let (xattrs, damage) = self.volume.readable_xattrs(ino)?;
         let mut xattrs: Vec<Xattr> = xattrs.into_iter().map(|(name, value)| Xattr { name, value }).collect();
         xattrs.sort_by(|a, b| a.name.cmp(&b.name));
@@ -174,9 +179,6 @@ impl<'v> VolumeSource<'v> {
     }
 
     fn file(&mut self, path: &[u8], stat: &Stat) -> Result<Kind> {
-        if stat.encrypted && !self.raw {
-            return Err(Error::NoKey);
-        }
         let pieces = self.pieces(stat);
         let data: Vec<Range<u64>> = pieces
             .iter()
@@ -189,7 +191,7 @@ impl<'v> VolumeSource<'v> {
         self.open = Some(OpenFile {
             ino: stat.ino,
             path: path.to_vec(),
-            encrypted: stat.encrypted,
+            is_raw: self.raw,
             pieces: pieces.into_iter().rev().collect(),
             is_compressed: stat.compression.is_some(),
             careful_until: 0,
@@ -264,7 +266,7 @@ impl Source for VolumeSource<'_> {
             };
             let length = most.min(buf.len() as u64).min(range.end - range.start) as usize;
             let part = &mut buf[..length];
-            let read = if file.encrypted {
+            let read = if file.is_raw {
                 self.volume.read_raw(file.ino, offset, part)
             } else {
                 self.volume.read(file.ino, offset, part)

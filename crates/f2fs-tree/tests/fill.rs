@@ -568,3 +568,19 @@ fn filling_a_volume_with_many_names_reads_each_block_of_their_directory_few_time
     let reads = device.counts().reads;
     assert!(reads < NAMES, "{reads} reads for {NAMES} names");
 }
+
+#[test]
+fn a_directory_keeps_its_time_when_a_later_entry_makes_another_one_in_it() {
+    let data = RefCell::new(0);
+    let earlier = Time { seconds: 1_000_000_000, nanoseconds: 7 };
+    let mut dir = entry("a", Kind::Directory);
+    dir.meta.mtime = earlier;
+    // An archive that `tar -r` appended to: no entry for a/x.
+    let entries = vec![dir, file("a/1", 1), entry("b", Kind::Directory), file("a/x/y", 1)];
+    let plan = plan(&options("extra_attr"), 64 << 20);
+    let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
+    let mut new = NewVolume::begin(memory, &plan, DeviceContent::Zeroes, volume_options()).unwrap();
+    fill(new.volume(), ROOT, &mut given(entries, &data), FillOptions::default()).unwrap();
+    let ino = new.volume().lookup(ROOT, b"a").unwrap();
+    assert_eq!(new.volume().stat(ino).unwrap().mtime, earlier);
+}

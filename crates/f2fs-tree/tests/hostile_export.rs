@@ -13,7 +13,7 @@ use std::{
 use block::{Device, MemoryDevice};
 use f2fs::{
     Error, Place, Result,
-    engine::{Engine, FinalSymlink, NewNode, Options, XattrMode},
+    engine::{Caller, Engine, FinalSymlink, NewNode, Options, XattrMode},
     format::{
         BlockSize,
         block_size::{DENTRY_BYTES, NAME_SLOT_BYTES},
@@ -57,10 +57,10 @@ fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
     let node = NewNode::new;
     let make = |volume: &mut Engine| -> Result<(Ino, Ino)> {
         let links = |volume: &mut Engine| -> Result<()> {
-            volume.symlink(ROOT, b"D", far, &node(LINK))?;
-            volume.symlink(ROOT, b"E", b"../outside", &node(LINK))?;
+            volume.begin(Caller::ADMIN).symlink(ROOT, b"D", far, &node(LINK))?;
+            volume.begin(Caller::ADMIN).symlink(ROOT, b"E", b"../outside", &node(LINK))?;
             let file = [far, b"/canary"].concat();
-            volume.symlink(ROOT, b"F", &file, &node(LINK)).map(drop)
+            volume.begin(Caller::ADMIN).symlink(ROOT, b"F", &file, &node(LINK)).map(drop)
         };
         if links_first {
             links(volume)?;
@@ -68,39 +68,39 @@ fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
         // Directories and a file that later get the names of the links, and further names elsewhere for files
         // in them.
         for (dir, other) in [(&b"d"[..], &b"link-1"[..]), (b"e", b"link-2")] {
-            let dir = volume.create(ROOT, dir, &node(DIR))?;
-            let file = volume.create(dir, b"canary", &node(FILE))?;
-            volume.write(file, 0, b"overwritten")?;
-            volume.set_xattr(file, b"user.note", b"x", XattrMode::Set)?;
-            volume.link(file, ROOT, other)?;
-            volume.create(dir, b"new", &node(FILE))?;
+            let dir = volume.begin(Caller::ADMIN).create(ROOT, dir, &node(DIR))?;
+            let file = volume.begin(Caller::ADMIN).create(dir, b"canary", &node(FILE))?;
+            volume.begin(Caller::ADMIN).write(file, 0, b"overwritten")?;
+            volume.begin(Caller::ADMIN).set_xattr(file, b"user.note", b"x", XattrMode::Set)?;
+            volume.begin(Caller::ADMIN).link(file, ROOT, other)?;
+            volume.begin(Caller::ADMIN).create(dir, b"new", &node(FILE))?;
         }
-        let file = volume.create(ROOT, b"f", &node(FILE))?;
-        volume.write(file, 0, b"overwritten")?;
-        volume.create(
+        let file = volume.begin(Caller::ADMIN).create(ROOT, b"f", &node(FILE))?;
+        volume.begin(Caller::ADMIN).write(file, 0, b"overwritten")?;
+        volume.begin(Caller::ADMIN).create(
             ROOT,
             b"g",
             &NewNode { device: Some(DeviceNumber { major: 1, minor: 3 }), ..node(0o020_777) },
         )?;
-        volume.symlink(ROOT, b"G", &[far, b"/canary"].concat(), &node(LINK))?;
-        volume.create(ROOT, b"h", &node(0o010_777))?;
-        volume.symlink(ROOT, b"H", &[far, b"/canary"].concat(), &node(LINK))?;
+        volume.begin(Caller::ADMIN).symlink(ROOT, b"G", &[far, b"/canary"].concat(), &node(LINK))?;
+        volume.begin(Caller::ADMIN).create(ROOT, b"h", &node(0o010_777))?;
+        volume.begin(Caller::ADMIN).symlink(ROOT, b"H", &[far, b"/canary"].concat(), &node(LINK))?;
         if !links_first {
             links(volume)?;
         }
         // Names that lead elsewhere.
-        let odd = volume.create(ROOT, b"odd", &node(DIR))?;
+        let odd = volume.begin(Caller::ADMIN).create(ROOT, b"odd", &node(DIR))?;
         for name in [&b"x1"[..], b"y", b"up_canary", b"_outside", b"z0z"] {
-            let inside = volume.create(odd, name, &node(DIR))?;
-            volume.create(inside, b"canary", &node(FILE))?;
+            let inside = volume.begin(Caller::ADMIN).create(odd, name, &node(DIR))?;
+            volume.begin(Caller::ADMIN).create(inside, b"canary", &node(FILE))?;
         }
         // Directories that contain themselves, one another and their parents.
-        let cycle = volume.create(ROOT, b"cycle", &node(DIR))?;
+        let cycle = volume.begin(Caller::ADMIN).create(ROOT, b"cycle", &node(DIR))?;
         for name in [&b"self"[..], b"above", b"other"] {
-            volume.create(cycle, name, &node(DIR))?;
+            volume.begin(Caller::ADMIN).create(cycle, name, &node(DIR))?;
         }
-        let last = volume.create(ROOT, b"zz-last", &node(FILE))?;
-        volume.write(last, 0, b"arrives")?;
+        let last = volume.begin(Caller::ADMIN).create(ROOT, b"zz-last", &node(FILE))?;
+        volume.begin(Caller::ADMIN).write(last, 0, b"arrives")?;
         Ok((odd, cycle))
     };
     let (odd, cycle) = make(&mut volume).expect("it fits");
@@ -292,12 +292,12 @@ fn a_directory_with_a_second_damaged_name_is_exported_at_its_own_path() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let (first, last) = (
-        volume.create(ROOT, b"first", &NewNode::new(DIR)).expect("room"),
-        volume.create(ROOT, b"last", &NewNode::new(DIR)).expect("room"),
+        volume.begin(Caller::ADMIN).create(ROOT, b"first", &NewNode::new(DIR)).expect("room"),
+        volume.begin(Caller::ADMIN).create(ROOT, b"last", &NewNode::new(DIR)).expect("room"),
     );
-    volume.create(first, b"damaged", &NewNode::new(DIR)).expect("room");
-    let inside = volume.create(last, b"inside", &NewNode::new(DIR)).expect("room");
-    volume.create(inside, b"file", &NewNode::new(FILE)).expect("room");
+    volume.begin(Caller::ADMIN).create(first, b"damaged", &NewNode::new(DIR)).expect("room");
+    let inside = volume.begin(Caller::ADMIN).create(last, b"inside", &NewNode::new(DIR)).expect("room");
+    volume.begin(Caller::ADMIN).create(inside, b"file", &NewNode::new(FILE)).expect("room");
     volume.unmount().expect("it is written");
     let at = entry_at(&volume, first, b"damaged").0 + 4;
     device.write(at, &inside.0.to_le_bytes()).expect("in memory");
@@ -314,12 +314,16 @@ fn a_directory_with_a_second_damaged_name_is_exported_at_its_own_path() {
 fn a_program_that_does_not_keep_its_owner_gets_no_capabilities() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
-    let program = volume.create(ROOT, b"program", &NewNode::new(0o100_755)).expect("room");
+    let program =
+        volume.begin(Caller::ADMIN).create(ROOT, b"program", &NewNode::new(0o100_755)).expect("room");
     // Revision 2, effective, CAP_NET_RAW (linux/capability.h).
     let mut capability = [0; 20];
     (capability[0], capability[3], capability[5]) = (1, 2, 1 << 5);
-    volume.set_xattr(program, b"security.capability", &capability, XattrMode::Set).expect("room");
-    volume.set_xattr(program, b"user.note", b"stays", XattrMode::Set).expect("room");
+    volume
+        .begin(Caller::ADMIN)
+        .set_xattr(program, b"security.capability", &capability, XattrMode::Set)
+        .expect("room");
+    volume.begin(Caller::ADMIN).set_xattr(program, b"user.note", b"stays", XattrMode::Set).expect("room");
     volume.unmount().expect("it is written");
     let bench = Bench::new();
     let mut sink = DirSink::new(&bench.out(), Owners::Caller).expect("a directory");

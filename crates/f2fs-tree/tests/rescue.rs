@@ -13,7 +13,7 @@ use std::{
 use block::{Device, Fault, Faulty, MemoryDevice, Overlay, Rng, Verb};
 use f2fs::{
     Error, Place, Result,
-    engine::{ActiveLogs, Engine, NewNode, Options, SetAttr, XattrMode},
+    engine::{ActiveLogs, Caller, Engine, NewNode, Options, SetAttr, XattrMode},
     format::{
         BlockSize, TableCopy,
         dentry::Dentries,
@@ -272,7 +272,10 @@ fn make() -> Arc<dyn Device> {
     fill(&mut volume).expect("everything fits");
     // Both checkpoints have the same tree.
     volume.checkpoint().expect("it is written");
-    volume.set_attr(ROOT, &SetAttr { uid: Some(0), ..SetAttr::default() }).expect("nothing changes");
+    volume
+        .begin(Caller::ADMIN)
+        .set_attr(ROOT, &SetAttr { uid: Some(0), ..SetAttr::default() })
+        .expect("nothing changes");
     volume.unmount().expect("it is written");
     device
 }
@@ -280,21 +283,23 @@ fn make() -> Arc<dyn Device> {
 fn fill(volume: &mut Engine) -> Result<()> {
     let mut rng = Rng::new(1);
     let file = |volume: &mut Engine, dir: Ino, name: &[u8], bytes: &[u8]| -> Result<Ino> {
-        let ino = volume.create(dir, name, &NewNode::new(FILE))?;
-        volume.write(ino, 0, bytes)?;
+        let ino = volume.begin(Caller::ADMIN).create(dir, name, &NewNode::new(FILE))?;
+        volume.begin(Caller::ADMIN).write(ino, 0, bytes)?;
         Ok(ino)
     };
     file(volume, ROOT, b"inline", b"a few bytes")?;
     file(volume, ROOT, b"blocks", &noise(&mut rng, 40_000))?;
     let direct = file(volume, ROOT, b"direct", &noise(&mut rng, 1200 << 12))?;
-    volume.set_xattr(direct, b"user.inline", b"1", XattrMode::Set)?;
+    volume.begin(Caller::ADMIN).set_xattr(direct, b"user.inline", b"1", XattrMode::Set)?;
     // Beyond the direct nodes, in both indirect ones and below the double indirect one.
-    let far = volume.create(ROOT, b"far", &NewNode::new(FILE))?;
+    let far = volume.begin(Caller::ADMIN).create(ROOT, b"far", &NewNode::new(FILE))?;
     for block in [5, 2000, 4000, 6000, 600_000, 1_200_000, 2_090_000, 2_091_500, 4_000_000] {
-        volume.write(far, block * BLOCK, &noise(&mut rng, 9000))?;
+        volume.begin(Caller::ADMIN).write(far, block * BLOCK, &noise(&mut rng, 9000))?;
     }
-    let compressed = volume.create(ROOT, b"compressed", &NewNode::new(DIR))?;
-    volume.set_attr(compressed, &SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() })?;
+    let compressed = volume.begin(Caller::ADMIN).create(ROOT, b"compressed", &NewNode::new(DIR))?;
+    volume
+        .begin(Caller::ADMIN)
+        .set_attr(compressed, &SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() })?;
     for n in 0..3u8 {
         let text: Vec<u8> = (0..60_000u32).map(|at| (at / 7 + u32::from(n)) as u8 & 0x1F).collect();
         file(volume, compressed, &[b'c', b'0' + n], &text)?;
@@ -304,7 +309,7 @@ fn fill(volume: &mut Engine) -> Result<()> {
     // Directories of blocks, on several levels, with enough inodes for several blocks of the NAT.
     let mut inside = ROOT;
     for level in 0..4u8 {
-        inside = volume.create(inside, &[b'd', b'0' + level], &NewNode::new(DIR))?;
+        inside = volume.begin(Caller::ADMIN).create(inside, &[b'd', b'0' + level], &NewNode::new(DIR))?;
         for n in 0..350 {
             file(
                 volume,
@@ -314,25 +319,39 @@ fn fill(volume: &mut Engine) -> Result<()> {
             )?;
         }
         for n in 0..3 {
-            let sub = volume.create(inside, format!("sub{n}").as_bytes(), &NewNode::new(DIR))?;
+            let sub = volume.begin(Caller::ADMIN).create(
+                inside,
+                format!("sub{n}").as_bytes(),
+                &NewNode::new(DIR),
+            )?;
             let own = file(volume, sub, b"own", &noise(&mut rng, 5000))?;
-            volume.link(own, ROOT, format!("link-{level}-{n}").as_bytes())?;
-            volume.symlink(sub, b"symlink", b"../name", &NewNode::new(0o120_777))?;
+            volume.begin(Caller::ADMIN).link(own, ROOT, format!("link-{level}-{n}").as_bytes())?;
+            volume.begin(Caller::ADMIN).symlink(sub, b"symlink", b"../name", &NewNode::new(0o120_777))?;
         }
     }
     for (dir, name) in [(ROOT, b"attributes"), (inside, b"ATTRIBUTES")] {
-        let ino = volume.create(dir, name, &NewNode::new(DIR))?;
+        let ino = volume.begin(Caller::ADMIN).create(dir, name, &NewNode::new(DIR))?;
         let below = file(volume, ino, b"below", b"it")?;
         for ino in [ino, below] {
-            volume.set_xattr(ino, b"user.small", b"inline", XattrMode::Set)?;
-            volume.set_xattr(ino, b"user.large", &noise(&mut rng, 1500), XattrMode::Set)?;
-            volume.set_xattr(ino, b"user.larger", &noise(&mut rng, 1600), XattrMode::Set)?;
+            volume.begin(Caller::ADMIN).set_xattr(ino, b"user.small", b"inline", XattrMode::Set)?;
+            volume.begin(Caller::ADMIN).set_xattr(
+                ino,
+                b"user.large",
+                &noise(&mut rng, 1500),
+                XattrMode::Set,
+            )?;
+            volume.begin(Caller::ADMIN).set_xattr(
+                ino,
+                b"user.larger",
+                &noise(&mut rng, 1600),
+                XattrMode::Set,
+            )?;
         }
     }
-    volume.symlink(ROOT, b"long", &[b'x'; 4000], &NewNode::new(0o120_777))?;
-    volume.create(ROOT, b"fifo", &NewNode::new(0o010_600))?;
+    volume.begin(Caller::ADMIN).symlink(ROOT, b"long", &[b'x'; 4000], &NewNode::new(0o120_777))?;
+    volume.begin(Caller::ADMIN).create(ROOT, b"fifo", &NewNode::new(0o010_600))?;
     let device = Some(DeviceNumber { major: 8, minor: 300 });
-    volume.create(ROOT, b"block", &NewNode { device, ..NewNode::new(0o060_600) })?;
+    volume.begin(Caller::ADMIN).create(ROOT, b"block", &NewNode { device, ..NewNode::new(0o060_600) })?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use block::{Counted, Device, MemoryDevice, Rng};
 use f2fs::{
-    engine::{Engine, NewNode, Options, SyncScope},
+    engine::{Caller, Engine, NewNode, Options, SyncScope},
     mkfs::{self, DeviceContent, DeviceSize, Plan},
     units::{Ino, Time},
 };
@@ -57,7 +57,7 @@ fn volume(device: Arc<dyn Device>) -> Result<Engine> {
 
 fn file(volume: &mut Engine, name: &[u8]) -> Result<Ino> {
     let root = volume.superblock().root_ino;
-    Ok(volume.create(root, name, &NewNode::new(0o100_644))?)
+    Ok(volume.begin(Caller::ADMIN).create(root, name, &NewNode::new(0o100_644))?)
 }
 
 /// Bytes a second, the median of the passes.
@@ -69,12 +69,12 @@ fn sequential_write() -> Result<f64> {
         let ino = file(&mut volume, format!("{pass}").as_bytes())?;
         let begun = Instant::now();
         for offset in (0..FILE_BYTES).step_by(data.len()) {
-            volume.write(ino, offset, &data)?;
+            volume.begin(Caller::ADMIN).write(ino, offset, &data)?;
         }
         volume.fsync(ino, SyncScope::Everything)?;
         times.push(begun.elapsed());
         let root = volume.superblock().root_ino;
-        volume.unlink(root, format!("{pass}").as_bytes())?;
+        volume.begin(Caller::ADMIN).unlink(root, format!("{pass}").as_bytes())?;
         volume.checkpoint()?;
     }
     Ok(FILE_BYTES as f64 / median(times))
@@ -86,7 +86,7 @@ fn random_overwrite() -> Result<f64> {
     let mut volume = volume(Arc::new(MemoryDevice::new(VOLUME_BYTES)))?;
     let ino = file(&mut volume, b"file")?;
     for offset in (0..FILE_BYTES).step_by(1 << 20) {
-        volume.write(ino, offset, &[1; 1 << 20])?;
+        volume.begin(Caller::ADMIN).write(ino, offset, &[1; 1 << 20])?;
     }
     volume.checkpoint()?;
     let mut rng = Rng::new(1);
@@ -95,7 +95,7 @@ fn random_overwrite() -> Result<f64> {
     for _ in 0..PASSES {
         let begun = Instant::now();
         for _ in 0..WRITES {
-            volume.write(ino, rng.below(FILE_BYTES / 4096) * 4096, &block)?;
+            volume.begin(Caller::ADMIN).write(ino, rng.below(FILE_BYTES / 4096) * 4096, &block)?;
         }
         volume.checkpoint()?;
         times.push(begun.elapsed());
@@ -113,7 +113,7 @@ fn small_files() -> Result<(f64, f64, f64)> {
     let begun = Instant::now();
     for name in &names {
         let ino = file(&mut volume, name.as_bytes())?;
-        volume.write(ino, 0, &[3; 100])?;
+        volume.begin(Caller::ADMIN).write(ino, 0, &[3; 100])?;
     }
     volume.checkpoint()?;
     let creates = rate(begun);
@@ -124,7 +124,7 @@ fn small_files() -> Result<(f64, f64, f64)> {
     let stats = rate(begun);
     let begun = Instant::now();
     for name in &names {
-        volume.unlink(root, name.as_bytes())?;
+        volume.begin(Caller::ADMIN).unlink(root, name.as_bytes())?;
     }
     volume.checkpoint()?;
     Ok((creates, stats, rate(begun)))
@@ -136,13 +136,13 @@ fn overwrite_and_fsync() -> Result<(f64, f64)> {
     let device = Arc::new(Counted::new(MemoryDevice::new(VOLUME_BYTES)));
     let mut volume = volume(device.clone())?;
     let ino = file(&mut volume, b"file")?;
-    volume.write(ino, 0, &vec![1; 16 << 20])?;
+    volume.begin(Caller::ADMIN).write(ino, 0, &vec![1; 16 << 20])?;
     volume.checkpoint()?;
     volume.fsync(ino, SyncScope::Everything)?;
     let (mut blocks, mut flushes) = (0, 0);
     for n in 0..1000 {
         let before = device.counts();
-        volume.write(ino, n % 4096 * 4096, &[2; 4096])?;
+        volume.begin(Caller::ADMIN).write(ino, n % 4096 * 4096, &[2; 4096])?;
         volume.fsync(ino, SyncScope::Everything)?;
         let after = device.counts();
         blocks = blocks.max((after.written_bytes - before.written_bytes) / 4096);
@@ -157,7 +157,7 @@ fn open_large() -> Result<f64> {
     let mut made = volume(device.clone())?;
     for n in 0..1000 {
         let ino = file(&mut made, format!("{n}").as_bytes())?;
-        made.write(ino, 0, &[4; 5000])?;
+        made.begin(Caller::ADMIN).write(ino, 0, &[4; 5000])?;
     }
     made.unmount()?;
     drop(made);

@@ -164,6 +164,12 @@ pub enum Error {
     /// The key of an encrypted file or name is missing.
     #[error("encrypted, and the key is missing")]
     NoKey,
+    /// The file or name is encrypted with the key of this name, which is not among the keys that were given.
+    #[error("encrypted with the key {0}, which is none of those given")]
+    OtherKey(String),
+    /// A change of encrypted content or names, whose key is known. They are only read.
+    #[error("encrypted, and flashkit does not write encrypted files yet")]
+    EncryptedWrite,
 }
 
 impl Error {
@@ -194,7 +200,7 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::Io { source, .. } | Error::Host { source, .. } => source.kind(),
             Error::Corrupt { .. } | Error::NotF2fs(_) => Kind::InvalidData,
-            Error::Unsupported(_) => Kind::Unsupported,
+            Error::Unsupported(_) | Error::EncryptedWrite => Kind::Unsupported,
             Error::NoSpace { .. } | Error::NoInodes => Kind::StorageFull,
             Error::Quota => Kind::QuotaExceeded,
             Error::ReadOnly(_) => Kind::ReadOnlyFilesystem,
@@ -207,7 +213,7 @@ impl From<Error> for io::Error {
             Error::NotEmpty => Kind::DirectoryNotEmpty,
             Error::FileTooLarge => Kind::FileTooLarge,
             Error::TooManyLinks => Kind::TooManyLinks,
-            Error::NotPermitted | Error::NoKey => Kind::PermissionDenied,
+            Error::NotPermitted | Error::NoKey | Error::OtherKey(_) => Kind::PermissionDenied,
             Error::Lost { .. } | Error::AttributeTooLarge | Error::TooManySymlinks => Kind::Other,
         };
         io::Error::new(kind, error)

@@ -65,6 +65,9 @@ mod segments;
 pub mod units;
 pub mod walk;
 
+/// Master keys of encrypted files and directories.
+pub use fscrypt::{Error as KeyError, Key, Keyring};
+
 pub use error::{Error, Place, Result};
 pub use format::FileType;
 pub use front::{DirEntry, File, FileOptions, Metadata, OpenOptions, ReadDir, Volume, WalkDir, WalkEntry};

@@ -50,6 +50,26 @@ pub fn message(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// Escapes unsafe characters in JSON text, which keeps its meaning: they can only be in strings. Line breaks between
+/// values stay.
+#[must_use]
+pub fn json(text: &str) -> Cow<'_, str> {
+    // JSON itself escapes the control characters of ASCII, except DEL.
+    let must_escape = |c: char| is_unsafe(c) && (c == '\u{7f}' || !c.is_ascii());
+    if !text.chars().any(must_escape) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match must_escape(c) {
+            // All of them have 16 bits.
+            true => escaped += &format!("\\u{:04x}", u32::from(c)),
+            false => escaped.push(c),
+        }
+    }
+    Cow::Owned(escaped)
+}
+
 /// Adds a character, escaped if it is unsafe.
 fn push(text: &mut String, c: char) {
     if is_unsafe(c) { text.extend(c.escape_default()) } else { text.push(c) }
@@ -85,6 +105,13 @@ mod tests {
         ] {
             assert_eq!(name(bytes), text);
         }
+    }
+
+    #[test]
+    fn unsafe_characters_in_json_are_escaped_and_keep_their_meaning() {
+        let text = "{\n  \"grün\": \"a\\n\u{7f}\u{9b}31m\u{202e}\"\n}";
+        assert_eq!(json(text), "{\n  \"grün\": \"a\\n\\u007f\\u009b31m\\u202e\"\n}");
+        assert!(matches!(json("[\n\"文\"\n]"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{
     Error, Place, Result,
-    engine::{DirEntry, Engine},
+    engine::{Caller, DirEntry, Engine},
     format::FileType,
     units::Ino,
 };
@@ -134,12 +134,12 @@ impl Walk {
             match step {
                 Step::Name(found) => match volume.stat(found.ino)?.kind {
                     FileType::Directory => self.enter_own(volume, &found)?,
-                    _ => volume.unlink(found.dir, &found.name)?,
+                    _ => volume.begin(Caller::ADMIN).unlink(found.dir, &found.name)?,
                 },
-                Step::Left(found) => volume.remove_dir(found.dir, &found.name)?,
+                Step::Left(found) => volume.begin(Caller::ADMIN).remove_dir(found.dir, &found.name)?,
             }
         }
-        volume.remove_dir(dir, name)
+        volume.begin(Caller::ADMIN).remove_dir(dir, name)
     }
 
     /// Remembers the directories on the path to the last step for [`path_of`](Self::path_of). Each directory

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use block::{Counted, Device, MemoryDevice};
 use f2fs::{
     Error,
-    engine::{Engine, NewNode, Options, SetAttr},
+    engine::{Caller, Engine, NewNode, Options, SetAttr},
     format::{BlockSize, inode::flag},
     units::Ino,
 };
@@ -31,14 +31,15 @@ fn options(cache_bytes: usize) -> Options {
 }
 
 fn make_dir(volume: &mut Engine, name: &[u8], flags: u32) -> Ino {
-    let dir = volume.create(ROOT, name, &NewNode::new(0o040_755)).unwrap();
-    volume.set_attr(dir, &SetAttr { flags: Some(flags), ..SetAttr::default() }).unwrap();
+    let dir = volume.begin(Caller::ADMIN).create(ROOT, name, &NewNode::new(0o040_755)).unwrap();
+    volume.begin(Caller::ADMIN).set_attr(dir, &SetAttr { flags: Some(flags), ..SetAttr::default() }).unwrap();
     dir
 }
 
 fn fill(volume: &mut Engine, dir: Ino, names: u32) {
     for n in 0..names {
         volume
+            .begin(Caller::ADMIN)
             .create(dir, format!("Name {n} that takes a few slots").as_bytes(), &NewNode::new(FILE))
             .unwrap();
     }
@@ -103,12 +104,14 @@ fn names_that_were_hashed_with_ignorable_code_points_are_found_without_a_walk_fo
     let dir = make_dir(&mut volume, b"dir", 0);
     for n in 0..4000 {
         volume
+            .begin(Caller::ADMIN)
             .create(dir, format!("name {n} that takes a few slots").as_bytes(), &NewNode::new(FILE))
             .unwrap();
     }
     let stray = |n: u64| format!("stray\u{200D}{n}");
-    let strays: Vec<Ino> =
-        (0..STRAYS).map(|n| volume.create(dir, stray(n).as_bytes(), &NewNode::new(FILE)).unwrap()).collect();
+    let strays: Vec<Ino> = (0..STRAYS)
+        .map(|n| volume.begin(Caller::ADMIN).create(dir, stray(n).as_bytes(), &NewNode::new(FILE)).unwrap())
+        .collect();
     let mut volume = fold(&device, volume, dir, 1 << 20);
     let inode = volume.inode(dir).unwrap();
     let blocks = inode.head().blocks.get();
@@ -122,11 +125,11 @@ fn names_that_were_hashed_with_ignorable_code_points_are_found_without_a_walk_fo
     let reads = device.take_counts().reads;
     assert!(reads <= 2 * blocks + 2 * STRAYS * (by_hash + 2), "{reads} reads for {blocks} blocks");
 
-    let taken = volume.create(dir, b"Stray7", &NewNode::new(FILE));
+    let taken = volume.begin(Caller::ADMIN).create(dir, b"Stray7", &NewNode::new(FILE));
     assert!(matches!(taken, Err(Error::Exists)), "{taken:?}");
-    volume.unlink(dir, stray(7).as_bytes()).unwrap();
+    volume.begin(Caller::ADMIN).unlink(dir, stray(7).as_bytes()).unwrap();
     assert!(matches!(volume.lookup(dir, b"stray7"), Err(Error::NotFound)));
-    let new = volume.create(dir, stray(7).as_bytes(), &NewNode::new(FILE)).unwrap();
+    let new = volume.begin(Caller::ADMIN).create(dir, stray(7).as_bytes(), &NewNode::new(FILE)).unwrap();
     assert_eq!(volume.lookup(dir, b"stray7").unwrap(), new);
     assert_eq!(volume.lookup(dir, stray(8).as_bytes()).unwrap(), strays[8]);
 }
@@ -136,12 +139,13 @@ fn names_hashed_with_ignorable_code_points_are_found_once_their_directory_has_le
     for level in [0, 2] {
         let (device, mut volume) = format();
         let dir = make_dir(&mut volume, b"dir", 0);
-        let stray = volume.create(dir, "stray\u{200D}".as_bytes(), &NewNode::new(FILE)).unwrap();
+        let stray =
+            volume.begin(Caller::ADMIN).create(dir, "stray\u{200D}".as_bytes(), &NewNode::new(FILE)).unwrap();
         let mut volume = fold(&device, volume, dir, 1 << 20);
         set_dir_level(&device, &mut volume, dir, level);
         fill(&mut volume, dir, 300);
         assert_eq!(volume.lookup(dir, b"STRAY").unwrap(), stray, "level {level}");
-        volume.unlink(dir, b"stray").unwrap();
+        volume.begin(Caller::ADMIN).unlink(dir, b"stray").unwrap();
         assert!(matches!(volume.lookup(dir, b"stray"), Err(Error::NotFound)));
         assert!(volume.lookup(dir, b"name 299 that takes a few slots").is_ok());
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use block::{MemoryDevice, Rng};
 use f2fs::{
     Error,
-    engine::{ActiveLogs, Engine, InPlace, NewNode, Options, Policy, SyncScope},
+    engine::{ActiveLogs, Caller, Engine, InPlace, NewNode, Options, Policy, SyncScope},
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::Ino,
 };
@@ -19,15 +19,17 @@ const FILE: u16 = 0o100_644;
 fn fill(volume: &mut Engine, share: f64) -> (Ino, u64) {
     let user_blocks = volume.last_checkpoint().user_blocks;
     let goal = (user_blocks as f64 * share) as u64;
-    let big = volume.create(ROOT, b"big", &NewNode::new(FILE)).unwrap();
+    let big = volume.begin(Caller::ADMIN).create(ROOT, b"big", &NewNode::new(FILE)).unwrap();
     let mut blocks = 0;
     while volume.counters().valid_blocks < goal {
-        volume.write(big, blocks * 4096, &[blocks as u8; 4096]).unwrap();
+        volume.begin(Caller::ADMIN).write(big, blocks * 4096, &[blocks as u8; 4096]).unwrap();
         blocks += 1;
         if blocks % 50 == 0 {
-            let small =
-                volume.create(ROOT, format!("small{blocks}").as_bytes(), &NewNode::new(FILE)).unwrap();
-            volume.write(small, 0, &[1; 6000]).unwrap();
+            let small = volume
+                .begin(Caller::ADMIN)
+                .create(ROOT, format!("small{blocks}").as_bytes(), &NewNode::new(FILE))
+                .unwrap();
+            volume.begin(Caller::ADMIN).write(small, 0, &[1; 6000]).unwrap();
         }
     }
     (big, blocks)
@@ -50,7 +52,7 @@ fn random_overwrites_succeed_at_95_percent() {
         for n in 0..rounds {
             let block = rng.below(blocks);
             marks[block as usize] = n as u8 | 1;
-            volume.write(big, block * 4096, &[n as u8 | 1; 4096]).unwrap();
+            volume.begin(Caller::ADMIN).write(big, block * 4096, &[n as u8 | 1; 4096]).unwrap();
         }
         volume.unmount().unwrap();
         let amplification = (volume.io().written_blocks() - before) as f64 / rounds as f64;
@@ -75,13 +77,16 @@ fn cleaning_frees_sections_and_keeps_all_data() {
     let mut volume = support::open(&path);
     let mut files = Vec::new();
     for n in 0..1500u32 {
-        let ino = volume.create(ROOT, format!("f{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
-        volume.write(ino, 0, &vec![n as u8; 30_000]).unwrap();
+        let ino = volume
+            .begin(Caller::ADMIN)
+            .create(ROOT, format!("f{n}").as_bytes(), &NewNode::new(FILE))
+            .unwrap();
+        volume.begin(Caller::ADMIN).write(ino, 0, &vec![n as u8; 30_000]).unwrap();
         files.push(ino);
     }
     volume.checkpoint().unwrap();
     for n in (0..1500).filter(|n| n % 4 != 0) {
-        volume.unlink(ROOT, format!("f{n}").as_bytes()).unwrap();
+        volume.begin(Caller::ADMIN).unlink(ROOT, format!("f{n}").as_bytes()).unwrap();
     }
     volume.checkpoint().unwrap();
     let free = volume.last_checkpoint().free_segments;
@@ -116,16 +121,17 @@ fn a_volume_that_is_filled_and_emptied_over_and_over_loses_nothing() {
         let name = format!("f{n}");
         let size = rng.below(100_000);
         let made = volume
+            .begin(Caller::ADMIN)
             .create(ROOT, name.as_bytes(), &NewNode::new(FILE))
-            .and_then(|ino| volume.write(ino, 0, &vec![n as u8; size as usize]));
+            .and_then(|ino| volume.begin(Caller::ADMIN).write(ino, 0, &vec![n as u8; size as usize]));
         match made {
             Ok(()) => live.push((name, size)),
             Err(Error::NoSpace { .. }) => {
                 refused += 1;
-                let _ = volume.unlink(ROOT, name.as_bytes());
+                let _ = volume.begin(Caller::ADMIN).unlink(ROOT, name.as_bytes());
                 for _ in 0..live.len() / 5 {
                     let (gone, _) = live.swap_remove(rng.below(live.len() as u64) as usize);
-                    volume.unlink(ROOT, gone.as_bytes()).unwrap();
+                    volume.begin(Caller::ADMIN).unlink(ROOT, gone.as_bytes()).unwrap();
                 }
             }
             Err(error) => panic!("{error}"),
@@ -163,7 +169,7 @@ fn nodes_and_data_take_turns_on_a_nearly_full_volume() {
             // Inodes are made and removed between overwrites, so that segments of both kinds must be found.
             if rng.chance(0.55) {
                 let name = format!("n{n}");
-                match volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)) {
+                match volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(FILE)) {
                     Ok(ino) => {
                         small.push((name, ino));
                         if rng.chance(0.1) {
@@ -177,11 +183,11 @@ fn nodes_and_data_take_turns_on_a_nearly_full_volume() {
                 refused = 0;
                 for _ in 0..small.len().min(20) {
                     let (name, _) = small.swap_remove(rng.below(small.len() as u64) as usize);
-                    volume.unlink(ROOT, name.as_bytes()).unwrap();
+                    volume.begin(Caller::ADMIN).unlink(ROOT, name.as_bytes()).unwrap();
                 }
             } else {
                 let at = rng.below(blocks) * 4096;
-                volume.write(big, at, &[n as u8; 4096]).unwrap();
+                volume.begin(Caller::ADMIN).write(big, at, &[n as u8; 4096]).unwrap();
             }
         }
         volume.unmount().unwrap();
@@ -217,25 +223,29 @@ fn dirty_data_never_exceeds_the_free_space() {
         for round in 0..6u8 {
             for n in 0..1200 {
                 let name = format!("mail{round}.{n}");
-                let ino = volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
-                volume.write(ino, 0, &vec![3; rng.below(6000) as usize]).unwrap();
+                let ino =
+                    volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
+                volume.begin(Caller::ADMIN).write(ino, 0, &vec![3; rng.below(6000) as usize]).unwrap();
                 volume.fsync(ino, SyncScope::Everything).unwrap();
                 mails.push((name, ino));
                 if volume.counters().valid_blocks > goal {
                     let (name, _) = mails.swap_remove(rng.below(mails.len() as u64) as usize);
-                    volume.unlink(ROOT, name.as_bytes()).unwrap();
+                    volume.begin(Caller::ADMIN).unlink(ROOT, name.as_bytes()).unwrap();
                 }
             }
             match round % 3 {
                 // Parts of blocks stay in memory, and so do nodes. Whole blocks go to the log at once.
-                0 => (0..blocks)
-                    .for_each(|block| volume.write(big, block * 4096 + 100, &[round; 2000]).unwrap()),
-                1 => mails.iter().for_each(|(_, ino)| volume.write(*ino, 0, &[round; 4]).unwrap()),
-                _ => volume.write(big, 0, &vec![round; blocks as usize * 4096]).unwrap(),
+                0 => (0..blocks).for_each(|block| {
+                    volume.begin(Caller::ADMIN).write(big, block * 4096 + 100, &[round; 2000]).unwrap()
+                }),
+                1 => mails
+                    .iter()
+                    .for_each(|(_, ino)| volume.begin(Caller::ADMIN).write(*ino, 0, &[round; 4]).unwrap()),
+                _ => volume.begin(Caller::ADMIN).write(big, 0, &vec![round; blocks as usize * 4096]).unwrap(),
             }
             let (name, ino) = mails.swap_remove(rng.below(mails.len() as u64) as usize);
-            volume.truncate(ino, 10).unwrap();
-            volume.unlink(ROOT, name.as_bytes()).unwrap();
+            volume.begin(Caller::ADMIN).truncate(ino, 10).unwrap();
+            volume.begin(Caller::ADMIN).unlink(ROOT, name.as_bytes()).unwrap();
             volume.checkpoint().unwrap();
         }
         volume.unmount().unwrap();

@@ -10,7 +10,7 @@ use std::path::Path;
 use block::Rng;
 use f2fs::{
     Error,
-    engine::{Engine, ExtentKind, FileSize, NewNode, Options, Policy, SetAttr, SyncScope},
+    engine::{Caller, Engine, ExtentKind, FileSize, NewNode, Options, Policy, SetAttr, SyncScope},
     format::inode::{Algorithm, Compression, flag, inline},
     units::{BlockAddr, Ino},
 };
@@ -33,12 +33,12 @@ fn lz4() -> Compression {
 }
 
 fn with_flags(volume: &mut Engine, ino: Ino, flags: u32) -> f2fs::Result<()> {
-    volume.set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() })
+    volume.begin(Caller::ADMIN).set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() })
 }
 
 /// Makes a directory in which everything is compressed.
 fn compressed_dir(volume: &mut Engine, name: &[u8]) -> Ino {
-    let dir = volume.create(ROOT, name, &NewNode::new(DIR)).unwrap();
+    let dir = volume.begin(Caller::ADMIN).create(ROOT, name, &NewNode::new(DIR)).unwrap();
     with_flags(volume, dir, flag::COMPRESS).unwrap();
     dir
 }
@@ -60,9 +60,9 @@ fn content(rng: &mut Rng, length: usize, mask: u8) -> Vec<u8> {
 
 /// Makes a file that takes all free space.
 fn fill(volume: &mut Engine, name: &[u8]) {
-    let filler = volume.create(ROOT, name, &NewNode::new(FILE)).unwrap();
+    let filler = volume.begin(Caller::ADMIN).create(ROOT, name, &NewNode::new(FILE)).unwrap();
     let mut at = 0;
-    while volume.write(filler, at, &[1; 4096]).is_ok() {
+    while volume.begin(Caller::ADMIN).write(filler, at, &[1; 4096]).is_ok() {
         at += 4096;
     }
 }
@@ -122,15 +122,15 @@ fn change(volume: &mut Engine, ino: Ino, copy: &mut Vec<u8>, rng: &mut Rng, most
     match rng.below(10) {
         0..=5 => {
             let data = content(rng, length as usize, mask);
-            volume.write(ino, offset, &data).unwrap();
+            volume.begin(Caller::ADMIN).write(ino, offset, &data).unwrap();
             put(copy, offset as usize, &data);
         }
         6..=7 => {
-            volume.truncate(ino, offset).unwrap();
+            volume.begin(Caller::ADMIN).truncate(ino, offset).unwrap();
             copy.resize(offset as usize, 0);
         }
         8 => {
-            volume.punch_hole(ino, offset, length).unwrap();
+            volume.begin(Caller::ADMIN).punch_hole(ino, offset, length).unwrap();
             let end = copy.len().min((offset + length) as usize);
             if (offset as usize) < end {
                 copy[offset as usize..end].fill(0);
@@ -138,7 +138,7 @@ fn change(volume: &mut Engine, ino: Ino, copy: &mut Vec<u8>, rng: &mut Rng, most
         }
         _ => {
             let size = if rng.chance(0.5) { FileSize::Stays } else { FileSize::Grows };
-            volume.allocate_range(ino, offset, length, size).unwrap();
+            volume.begin(Caller::ADMIN).allocate_range(ino, offset, length, size).unwrap();
             if size == FileSize::Grows {
                 copy.resize(copy.len().max((offset + length) as usize), 0);
             }
@@ -161,12 +161,18 @@ fn every_algorithm_is_written_changed_and_read_back() {
             let mut files: Vec<(Ino, Vec<u8>)> = (0..3)
                 .map(|n| {
                     let name = format!("file{n}");
-                    (volume.create(dir, name.as_bytes(), &NewNode::new(FILE)).unwrap(), Vec::new())
+                    (
+                        volume
+                            .begin(Caller::ADMIN)
+                            .create(dir, name.as_bytes(), &NewNode::new(FILE))
+                            .unwrap(),
+                        Vec::new(),
+                    )
                 })
                 .collect();
             let (first, copy) = &mut files[0];
             let data = content(&mut rng, 3_000_000, SPARSE);
-            volume.write(*first, 0, &data).unwrap();
+            volume.begin(Caller::ADMIN).write(*first, 0, &data).unwrap();
             put(copy, 0, &data);
             assert_eq!(volume.stat(*first).unwrap().compression, Some(settings));
             let whole = 3_000_000 / (BLOCK as usize * (1 << log_cluster_blocks));
@@ -189,9 +195,9 @@ fn every_algorithm_is_written_changed_and_read_back() {
             }
             for (name, (ino, _)) in [b"file0", b"file1", b"file2"].into_iter().zip(&files) {
                 assert_eq!(volume.lookup(dir, name).unwrap(), *ino);
-                volume.unlink(dir, name).unwrap();
+                volume.begin(Caller::ADMIN).unlink(dir, name).unwrap();
             }
-            volume.remove_dir(ROOT, b"dir").unwrap();
+            volume.begin(Caller::ADMIN).remove_dir(ROOT, b"dir").unwrap();
             volume.unmount().unwrap();
             assert_eq!((volume.counters().valid_inodes, volume.counters().valid_nodes), (1, 1));
             drop(volume);
@@ -207,10 +213,10 @@ fn small_writes_one_after_the_other_become_whole_clusters() {
     support::mkfs(&path, 64 << 20, &FEATURES);
     let mut volume = open(&path, lz4(), 16 << 20);
     let dir = compressed_dir(&mut volume, b"dir");
-    let ino = volume.create(dir, b"log", &NewNode::new(FILE)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(dir, b"log", &NewNode::new(FILE)).unwrap();
     let line = b"the same line over and over, as logs are\n";
     for n in 0..4000 {
-        volume.write(ino, n * line.len() as u64, line).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, n * line.len() as u64, line).unwrap();
         if n % 500 == 0 {
             volume.fsync(ino, SyncScope::Everything).unwrap();
         }
@@ -232,31 +238,31 @@ fn released_space_can_be_used_and_reserved_again() {
     support::mkfs(&path, 64 << 20, &FEATURES);
     let mut volume = open(&path, lz4(), 1 << 20);
     let dir = compressed_dir(&mut volume, b"dir");
-    let plain = volume.create(ROOT, b"plain", &NewNode::new(FILE)).unwrap();
-    let ino = volume.create(dir, b"file", &NewNode::new(FILE)).unwrap();
+    let plain = volume.begin(Caller::ADMIN).create(ROOT, b"plain", &NewNode::new(FILE)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(dir, b"file", &NewNode::new(FILE)).unwrap();
     let mut data = content(&mut Rng::new(5), 1_000_000, NOISE);
     data[100_000..900_000].fill(7);
-    volume.write(ino, 0, &data).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &data).unwrap();
     let before = volume.counters().valid_blocks;
     let saved = volume.stat(ino).unwrap().saved_blocks;
     assert!(saved > 100, "{saved}");
 
-    assert!(matches!(volume.release_saved(plain), Err(Error::Invalid(_))));
-    assert!(matches!(volume.reserve_saved(ino), Err(Error::Invalid(_))));
-    assert_eq!(volume.release_saved(ino).unwrap(), saved);
-    assert!(matches!(volume.release_saved(ino), Err(Error::Invalid(_))));
+    assert!(matches!(volume.begin(Caller::ADMIN).release_saved(plain), Err(Error::Invalid(_))));
+    assert!(matches!(volume.begin(Caller::ADMIN).reserve_saved(ino), Err(Error::Invalid(_))));
+    assert_eq!(volume.begin(Caller::ADMIN).release_saved(ino).unwrap(), saved);
+    assert!(matches!(volume.begin(Caller::ADMIN).release_saved(ino), Err(Error::Invalid(_))));
     assert_eq!(volume.counters().valid_blocks, before - saved);
     assert!(volume.stat(ino).unwrap().released);
     assert_eq!(volume.released_blocks(ino).unwrap(), saved);
     check_map(&volume, ino);
     for refused in [
-        volume.write(ino, 0, b"x"),
-        volume.punch_hole(ino, 0, BLOCK),
-        volume.allocate_range(ino, 0, 2_000_000, FileSize::Grows),
+        volume.begin(Caller::ADMIN).write(ino, 0, b"x"),
+        volume.begin(Caller::ADMIN).punch_hole(ino, 0, BLOCK),
+        volume.begin(Caller::ADMIN).allocate_range(ino, 0, 2_000_000, FileSize::Grows),
     ] {
         assert!(matches!(refused, Err(Error::NotPermitted)), "{refused:?}");
     }
-    assert!(matches!(volume.truncate(ino, 500_000), Err(Error::Invalid(_))));
+    assert!(matches!(volume.begin(Caller::ADMIN).truncate(ino, 500_000), Err(Error::Invalid(_))));
     volume.unmount().unwrap();
     drop(volume);
     support::assert_clean(&path);
@@ -264,19 +270,19 @@ fn released_space_can_be_used_and_reserved_again() {
     let mut volume = open(&path, lz4(), 1 << 20);
     assert!(read(&volume, ino) == data);
     // The file can be truncated between clusters.
-    volume.truncate(ino, 50 * 4 * BLOCK).unwrap();
+    volume.begin(Caller::ADMIN).truncate(ino, 50 * 4 * BLOCK).unwrap();
     data.truncate(50 * 4 * BLOCK as usize);
     check_map(&volume, ino);
     // On a full volume, no block is reserved.
     fill(&mut volume, b"filler");
     let full = volume.counters();
-    assert!(matches!(volume.reserve_saved(ino), Err(Error::NoSpace { .. })));
+    assert!(matches!(volume.begin(Caller::ADMIN).reserve_saved(ino), Err(Error::NoSpace { .. })));
     assert_eq!(volume.counters(), full);
     assert!(volume.stat(ino).unwrap().released && read(&volume, ino) == data);
-    volume.unlink(ROOT, b"filler").unwrap();
-    let reserved = volume.reserve_saved(ino).unwrap();
+    volume.begin(Caller::ADMIN).unlink(ROOT, b"filler").unwrap();
+    let reserved = volume.begin(Caller::ADMIN).reserve_saved(ino).unwrap();
     assert_eq!(volume.stat(ino).unwrap().saved_blocks, reserved);
-    volume.write(ino, 333, b"written").unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 333, b"written").unwrap();
     put(&mut data, 333, b"written");
     check_map(&volume, ino);
     volume.unmount().unwrap();
@@ -285,12 +291,12 @@ fn released_space_can_be_used_and_reserved_again() {
 
     let mut volume = open(&path, lz4(), 1 << 20);
     assert!(read(&volume, ino) == data);
-    volume.release_saved(ino).unwrap();
-    volume.truncate(ino, 0).unwrap();
+    volume.begin(Caller::ADMIN).release_saved(ino).unwrap();
+    volume.begin(Caller::ADMIN).truncate(ino, 0).unwrap();
     assert!(!volume.stat(ino).unwrap().released);
-    volume.write(ino, 0, &data).unwrap();
-    volume.release_saved(ino).unwrap();
-    volume.unlink(dir, b"file").unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &data).unwrap();
+    volume.begin(Caller::ADMIN).release_saved(ino).unwrap();
+    volume.begin(Caller::ADMIN).unlink(dir, b"file").unwrap();
     volume.unmount().unwrap();
     drop(volume);
     support::assert_clean(&path);
@@ -308,11 +314,11 @@ fn compression_is_inherited_and_chosen_by_extension() {
     };
     let mut volume = Engine::open(support::device(&path), options).unwrap();
     let dir = compressed_dir(&mut volume, b"dir");
-    let sub = volume.create(dir, b"sub", &NewNode::new(DIR)).unwrap();
-    let never = volume.create(dir, b"never", &NewNode::new(DIR)).unwrap();
+    let sub = volume.begin(Caller::ADMIN).create(dir, b"sub", &NewNode::new(DIR)).unwrap();
+    let never = volume.begin(Caller::ADMIN).create(dir, b"never", &NewNode::new(DIR)).unwrap();
     with_flags(&mut volume, never, flag::NOCOMPRESS).unwrap();
     let mut is = |dir: Ino, name: &str, mode: u16| {
-        let ino = volume.create(dir, name.as_bytes(), &NewNode::new(mode)).unwrap();
+        let ino = volume.begin(Caller::ADMIN).create(dir, name.as_bytes(), &NewNode::new(mode)).unwrap();
         let stat = volume.stat(ino).unwrap();
         (stat.compression.is_some(), stat.flags & (flag::COMPRESS | flag::NOCOMPRESS))
     };
@@ -326,11 +332,11 @@ fn compression_is_inherited_and_chosen_by_extension() {
     assert_eq!(is(never, "a", FILE), (false, flag::NOCOMPRESS));
     assert_eq!(is(never, "a.so", FILE), (true, flag::COMPRESS));
     assert_eq!(is(never, "dir", DIR), (false, flag::NOCOMPRESS));
-    let nameless = volume.create_nameless(dir, &NewNode::new(FILE)).unwrap();
-    volume.link(nameless, dir, b"a").unwrap();
+    let nameless = volume.begin(Caller::ADMIN).create_nameless(dir, &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).link(nameless, dir, b"a").unwrap();
     assert!(volume.stat(nameless).unwrap().compression.is_none(), "its name was not looked up before");
-    volume.release(nameless).unwrap();
-    volume.symlink(dir, b"link", b"a", &NewNode::new(0o777)).unwrap();
+    volume.begin(Caller::ADMIN).release(nameless).unwrap();
+    volume.begin(Caller::ADMIN).symlink(dir, b"link", b"a", &NewNode::new(0o777)).unwrap();
     volume.unmount().unwrap();
     drop(volume);
     support::assert_clean(&path);
@@ -342,22 +348,25 @@ fn flags_change_only_while_there_is_nothing_to_convert() {
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &FEATURES);
     let mut volume = open(&path, lz4(), 1 << 20);
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     let invalid = |result: f2fs::Result<()>| matches!(result, Err(Error::Invalid(_)));
     assert!(invalid(with_flags(&mut volume, ino, flag::COMPRESS | flag::NOCOMPRESS)));
     with_flags(&mut volume, ino, flag::COMPRESS).unwrap();
-    volume.choose_compression(ino, Algorithm::Zstd, 3).unwrap();
-    assert!(invalid(volume.choose_compression(ino, Algorithm::Zstd, 9)));
-    volume.write(ino, 0, &[1; 100_000]).unwrap();
+    volume.begin(Caller::ADMIN).choose_compression(ino, Algorithm::Zstd, 3).unwrap();
+    assert!(invalid(volume.begin(Caller::ADMIN).choose_compression(ino, Algorithm::Zstd, 9)));
+    volume.begin(Caller::ADMIN).write(ino, 0, &[1; 100_000]).unwrap();
     assert!(invalid(with_flags(&mut volume, ino, 0)));
-    assert!(matches!(volume.choose_compression(ino, Algorithm::Lz4, 2), Err(Error::FileTooLarge)));
+    assert!(matches!(
+        volume.begin(Caller::ADMIN).choose_compression(ino, Algorithm::Lz4, 2),
+        Err(Error::FileTooLarge)
+    ));
     assert_eq!(check_map(&volume, ino), 3);
-    volume.truncate(ino, 0).unwrap();
+    volume.begin(Caller::ADMIN).truncate(ino, 0).unwrap();
     with_flags(&mut volume, ino, 0).unwrap();
-    volume.write(ino, 0, &[1; 100_000]).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &[1; 100_000]).unwrap();
     assert!(invalid(with_flags(&mut volume, ino, flag::COMPRESS)));
-    let small = volume.create(ROOT, b"small", &NewNode::new(FILE)).unwrap();
-    volume.write(small, 0, b"inline").unwrap();
+    let small = volume.begin(Caller::ADMIN).create(ROOT, b"small", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(small, 0, b"inline").unwrap();
     assert!(invalid(with_flags(&mut volume, small, flag::COMPRESS)));
     assert_eq!(read(&volume, small), b"inline");
     volume.fsync(ino, SyncScope::Everything).unwrap();
@@ -367,7 +376,7 @@ fn flags_change_only_while_there_is_nothing_to_convert() {
 
     support::mkfs(&path, 64 << 20, &[]);
     let mut volume = open(&path, lz4(), 1 << 20);
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     assert!(matches!(with_flags(&mut volume, ino, flag::COMPRESS), Err(Error::Unsupported(_))));
 }
 
@@ -380,7 +389,7 @@ fn clusters_lie_anywhere_up_to_the_last_one() {
     support::mkfs(&path, 64 << 20, &FEATURES);
     let mut volume = open(&path, lz4(), 1 << 20);
     let dir = compressed_dir(&mut volume, b"dir");
-    let ino = volume.create(dir, b"far", &NewNode::new(FILE)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(dir, b"far", &NewNode::new(FILE)).unwrap();
     let before = volume.counters();
     let layout = volume.inode(ino).unwrap().layout();
     let (own, direct, children) =
@@ -395,9 +404,12 @@ fn clusters_lie_anywhere_up_to_the_last_one() {
     ];
     let data = content(&mut Rng::new(1), 12 * BLOCK as usize, SPARSE);
     for edge in edges.map(|edge| edge - 6).into_iter().chain([last - 12]) {
-        volume.write(ino, edge * BLOCK, &data).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, edge * BLOCK, &data).unwrap();
     }
-    assert!(matches!(volume.write(ino, last * BLOCK - 1, b"xx"), Err(Error::FileTooLarge)));
+    assert!(matches!(
+        volume.begin(Caller::ADMIN).write(ino, last * BLOCK - 1, b"xx"),
+        Err(Error::FileTooLarge)
+    ));
     volume.unmount().unwrap();
     drop(volume);
     let mut volume = support::open(&path);
@@ -408,7 +420,7 @@ fn clusters_lie_anywhere_up_to_the_last_one() {
     }
     assert_eq!(volume.stat(ino).unwrap().size, last * BLOCK);
     assert!(volume.stat(ino).unwrap().saved_blocks >= 12);
-    volume.truncate(ino, 0).unwrap();
+    volume.begin(Caller::ADMIN).truncate(ino, 0).unwrap();
     assert_eq!((volume.counters(), volume.stat(ino).unwrap().saved_blocks), (before, 0));
 }
 
@@ -422,17 +434,20 @@ fn cleaning_moves_compressed_blocks() {
     let mut rng = Rng::new(9);
     let mut files = Vec::new();
     for n in 0..60 {
-        let ino = volume.create(dir, format!("file{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        let ino = volume
+            .begin(Caller::ADMIN)
+            .create(dir, format!("file{n}").as_bytes(), &NewNode::new(FILE))
+            .unwrap();
         let data = content(&mut rng, 150_000, SPARSE);
-        volume.write(ino, 0, &data).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, 0, &data).unwrap();
         files.push((ino, data));
     }
     for n in (0..60).step_by(3) {
-        volume.unlink(dir, format!("file{n}").as_bytes()).unwrap();
+        volume.begin(Caller::ADMIN).unlink(dir, format!("file{n}").as_bytes()).unwrap();
     }
     // Data that is still to be compressed again is found, too.
     for (ino, data) in files.iter_mut().skip(1).step_by(3) {
-        volume.write(*ino, 77_777, b"changed").unwrap();
+        volume.begin(Caller::ADMIN).write(*ino, 77_777, b"changed").unwrap();
         put(data, 77_777, b"changed");
     }
     let cleaned = volume.clean(8, Policy::Greedy).unwrap();
@@ -477,7 +492,7 @@ fn files_compressed_by_the_kernel_are_changed() {
         assert!(files.len() > 3, "{name}: {} files", files.len());
         for (ino, copy, released) in &mut files {
             if *released {
-                volume.reserve_saved(*ino).unwrap();
+                volume.begin(Caller::ADMIN).reserve_saved(*ino).unwrap();
             }
             for _ in 0..6 {
                 change(&mut volume, *ino, copy, &mut rng, 600_000);
@@ -513,27 +528,27 @@ fn a_byte_in_each_large_cluster_of_a_full_volume_can_be_changed() {
     let mut volume = open(&path, settings, 64 << 20);
     let dir = compressed_dir(&mut volume, b"dir");
     let mut rng = Rng::new(21);
-    let ino = volume.create(dir, b"file", &NewNode::new(FILE)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(dir, b"file", &NewNode::new(FILE)).unwrap();
     let mut copy = Vec::new();
     let data = hardly_compressible(&mut rng, 1 << 20);
     loop {
-        match volume.write(ino, copy.len() as u64, &data) {
+        match volume.begin(Caller::ADMIN).write(ino, copy.len() as u64, &data) {
             Ok(()) => copy.extend_from_slice(&data),
             Err(error) => break assert!(matches!(error, Error::NoSpace { .. }), "{error}"),
         }
     }
     let clusters = copy.len() >> 20;
     assert!(clusters > 30 && volume.stat(ino).unwrap().saved_blocks > 20 * clusters as u64);
-    let filler = volume.create(ROOT, b"filler", &NewNode::new(FILE)).unwrap();
+    let filler = volume.begin(Caller::ADMIN).create(ROOT, b"filler", &NewNode::new(FILE)).unwrap();
     let mut at = 0;
-    while volume.write(filler, at, &[1; 4096]).is_ok() {
+    while volume.begin(Caller::ADMIN).write(filler, at, &[1; 4096]).is_ok() {
         at += 4096;
     }
     volume.checkpoint().unwrap();
     for round in 0..4 {
         for n in 0..clusters {
             let offset = (n << 20) + 5000 * (round + 1);
-            volume.write(ino, offset as u64, &[round as u8; 3]).unwrap();
+            volume.begin(Caller::ADMIN).write(ino, offset as u64, &[round as u8; 3]).unwrap();
             put(&mut copy, offset, &[round as u8; 3]);
         }
         volume.fsync(ino, SyncScope::Everything).unwrap();
@@ -551,9 +566,9 @@ fn an_unreadable_cluster_is_not_written_in_part_and_delays_no_other_file() {
     support::mkfs(&path, 64 << 20, &FEATURES);
     let mut volume = open(&path, lz4(), 1 << 20);
     let dir = compressed_dir(&mut volume, b"dir");
-    let ino = volume.create(dir, b"file", &NewNode::new(FILE)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(dir, b"file", &NewNode::new(FILE)).unwrap();
     let whole = content(&mut Rng::new(1), 8 * BLOCK as usize, SPARSE);
-    volume.write(ino, 0, &whole).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &whole).unwrap();
     volume.checkpoint().unwrap();
     let damage = |volume: &Engine, offset: u64| {
         let extent = volume.next_extent(ino, offset).unwrap().unwrap();
@@ -562,14 +577,14 @@ fn an_unreadable_cluster_is_not_written_in_part_and_delays_no_other_file() {
     };
     // The damage happens before a write, and while written data is in memory.
     damage(&volume, 0);
-    let refused = volume.write(ino, BLOCK, &[7; BLOCK as usize]);
+    let refused = volume.begin(Caller::ADMIN).write(ino, BLOCK, &[7; BLOCK as usize]);
     assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
     volume.checkpoint().unwrap();
-    volume.write(ino, 5 * BLOCK, &[7; BLOCK as usize]).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 5 * BLOCK, &[7; BLOCK as usize]).unwrap();
     damage(&volume, 4 * BLOCK);
-    let other = volume.create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
-    volume.write(other, 0, b"other").unwrap();
-    volume.link(other, ROOT, b"second").unwrap();
+    let other = volume.begin(Caller::ADMIN).create(ROOT, b"other", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(other, 0, b"other").unwrap();
+    volume.begin(Caller::ADMIN).link(other, ROOT, b"second").unwrap();
     volume.fsync(other, SyncScope::Everything).unwrap();
     for told in [
         volume.fsync(ino, SyncScope::Everything),
@@ -579,7 +594,7 @@ fn an_unreadable_cluster_is_not_written_in_part_and_delays_no_other_file() {
         assert!(matches!(told, Err(Error::Corrupt { .. })), "{told:?}");
     }
     // Overwriting the whole cluster works.
-    volume.write(ino, 0, &whole).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &whole).unwrap();
     volume.fsync(ino, SyncScope::Everything).unwrap();
     volume.unmount().unwrap();
     drop(volume);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use block::{Counted, Device, MemoryDevice};
 use f2fs::{
     Error,
-    engine::{Engine, FileSize, NewNode, Options, RenameMode},
+    engine::{Caller, Engine, FileSize, NewNode, Options, RenameMode},
     format::BlockSize,
     units::Ino,
 };
@@ -42,15 +42,18 @@ fn reopen(device: &Counting, mut volume: Engine, options: Options) -> Engine {
 fn an_allocation_that_cannot_fit_is_refused_before_a_node_of_the_file_is_read() {
     const NODES: u64 = 300;
     let (device, mut volume) = format(256 << 20);
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     for node in 0..NODES {
         // One block in each node of addresses.
-        volume.write(ino, node * 1018 * BLOCK + (4 << 20), &[1; BLOCK as usize]).unwrap();
+        volume
+            .begin(Caller::ADMIN)
+            .write(ino, node * 1018 * BLOCK + (4 << 20), &[1; BLOCK as usize])
+            .unwrap();
     }
     let mut volume = reopen(&device, volume, options(64 << 20));
     let length = NODES * 1018 * BLOCK;
     for _ in 0..2 {
-        let refused = volume.allocate_range(ino, 0, length, FileSize::Grows);
+        let refused = volume.begin(Caller::ADMIN).allocate_range(ino, 0, length, FileSize::Grows);
         assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
     }
     let reads = device.take_counts().reads;
@@ -60,23 +63,23 @@ fn an_allocation_that_cannot_fit_is_refused_before_a_node_of_the_file_is_read() 
 #[test]
 fn an_allocation_that_mostly_exists_already_is_not_refused() {
     let (_device, mut volume) = format(96 << 20);
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     let free_bytes = volume.free_user_blocks() * BLOCK;
     // The length is more than half of the free space, so that not all of it would fit if it were new.
     let length = (free_bytes * 3 / 5) / (1 << 20) * (1 << 20);
-    volume.allocate_range(ino, 0, length, FileSize::Grows).unwrap();
-    volume.punch_hole(ino, 5 * BLOCK, 3 * BLOCK).unwrap();
-    volume.punch_hole(ino, 10 << 20, 5 << 20).unwrap();
+    volume.begin(Caller::ADMIN).allocate_range(ino, 0, length, FileSize::Grows).unwrap();
+    volume.begin(Caller::ADMIN).punch_hole(ino, 5 * BLOCK, 3 * BLOCK).unwrap();
+    volume.begin(Caller::ADMIN).punch_hole(ino, 10 << 20, 5 << 20).unwrap();
     let before = volume.free_user_blocks();
-    volume.allocate_range(ino, 0, length, FileSize::Grows).unwrap();
+    volume.begin(Caller::ADMIN).allocate_range(ino, 0, length, FileSize::Grows).unwrap();
     assert_eq!(before - volume.free_user_blocks(), 3 + (5 << 20) / BLOCK);
     let rest = volume.free_user_blocks() * BLOCK;
     assert!(matches!(
-        volume.allocate_range(ino, 0, length + rest, FileSize::Grows),
+        volume.begin(Caller::ADMIN).allocate_range(ino, 0, length + rest, FileSize::Grows),
         Err(Error::NoSpace { .. })
     ));
     // Twenty blocks are left for nodes, each of which has the addresses of 4 MiB.
-    volume.allocate_range(ino, 0, length + rest - 20 * BLOCK, FileSize::Grows).unwrap();
+    volume.begin(Caller::ADMIN).allocate_range(ino, 0, length + rest - 20 * BLOCK, FileSize::Grows).unwrap();
 }
 
 #[test]
@@ -85,11 +88,14 @@ fn a_cycle_of_directories_is_met_after_a_few_steps_on_a_volume_with_many_inodes(
     drop(volume);
     let mut volume =
         Engine::open(device.clone(), Options { inline_dentry: false, ..options(64 << 20) }).unwrap();
-    let outer = volume.create(ROOT, b"outer", &NewNode::new(DIR)).unwrap();
-    let inner = volume.create(outer, b"inner", &NewNode::new(DIR)).unwrap();
-    let moved = volume.create(ROOT, b"moved", &NewNode::new(DIR)).unwrap();
+    let outer = volume.begin(Caller::ADMIN).create(ROOT, b"outer", &NewNode::new(DIR)).unwrap();
+    let inner = volume.begin(Caller::ADMIN).create(outer, b"inner", &NewNode::new(DIR)).unwrap();
+    let moved = volume.begin(Caller::ADMIN).create(ROOT, b"moved", &NewNode::new(DIR)).unwrap();
     for n in 0..2000 {
-        volume.create(moved, format!("file {n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        volume
+            .begin(Caller::ADMIN)
+            .create(moved, format!("file {n}").as_bytes(), &NewNode::new(FILE))
+            .unwrap();
     }
     volume.unmount().unwrap();
     let addr = volume.address(&volume.inode(outer).unwrap(), 0).unwrap();
@@ -105,7 +111,7 @@ fn a_cycle_of_directories_is_met_after_a_few_steps_on_a_volume_with_many_inodes(
     device.write(u64::from(addr.0) * BLOCK, &block).unwrap();
     let mut volume = Engine::open(device.clone(), options(64 << 20)).unwrap();
     device.take_counts();
-    let refused = volume.rename(ROOT, b"moved", inner, b"moved", RenameMode::Replace);
+    let refused = volume.begin(Caller::ADMIN).rename(ROOT, b"moved", inner, b"moved", RenameMode::Replace);
     assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
     let reads = device.take_counts().reads;
     assert!(reads < 100, "{reads} reads");
@@ -123,8 +129,8 @@ fn the_segment_table_takes_a_share_of_the_cache_and_is_read_in_long_runs() {
     assert!(blocks > 500 && reads < blocks / 8, "{reads} reads of {blocks} blocks");
     assert!(volume.segment_table_bytes() <= CACHE / 8, "{} bytes", volume.segment_table_bytes());
     // Changed blocks stay in memory until a checkpoint, and are counted.
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-    volume.write(ino, 0, &vec![1; 8 << 20]).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &vec![1; 8 << 20]).unwrap();
     volume.unmount().unwrap();
     assert!(volume.segment_table_bytes() <= CACHE / 8, "{} bytes", volume.segment_table_bytes());
 }
@@ -135,12 +141,12 @@ fn segments_that_change_all_over_a_volume_are_written_before_they_take_the_memor
     const SIZE: u64 = 512 << 20;
     let (device, volume) = format(2 << 30);
     let mut volume = reopen(&device, volume, options(CACHE));
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-    volume.write(ino, 0, &vec![1; SIZE as usize]).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &vec![1; SIZE as usize]).unwrap();
     volume.checkpoint().unwrap();
     // A block of every segment.
     for at in (0..SIZE).step_by(2 << 20) {
-        volume.write(ino, at, &[2; BLOCK as usize]).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, at, &[2; BLOCK as usize]).unwrap();
         let bytes = volume.segment_table_bytes();
         assert!(bytes <= CACHE + 4 * BLOCK as usize, "{bytes} bytes");
     }

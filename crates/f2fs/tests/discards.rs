@@ -11,7 +11,7 @@ use std::{
 use block::{Counted, Device, DiscardUnit, Geometry, MemoryDevice, Recording, Verb};
 use f2fs::{
     Error,
-    engine::{Engine, NewNode, Options, SyncScope},
+    engine::{Caller, Engine, NewNode, Options, SyncScope},
     format::BlockSize,
     units::{Ino, Time},
 };
@@ -35,12 +35,12 @@ fn scattered_blocks_wait_until_their_neighbours_are_free() {
     let mut volume = open(device.clone());
     let name = |n: u32| format!("file{n}").into_bytes();
     for n in 0..FILES {
-        let ino = volume.create(ROOT, &name(n), &NewNode::new(FILE)).unwrap();
-        volume.write(ino, 0, &[1; 4096]).unwrap();
+        let ino = volume.begin(Caller::ADMIN).create(ROOT, &name(n), &NewNode::new(FILE)).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, 0, &[1; 4096]).unwrap();
     }
     volume.checkpoint().unwrap();
     let discards_after = |volume: &mut Engine, removed: &mut dyn Iterator<Item = u32>| {
-        removed.for_each(|n| volume.unlink(ROOT, &name(n)).unwrap());
+        removed.for_each(|n| volume.begin(Caller::ADMIN).unlink(ROOT, &name(n)).unwrap());
         device.take_counts();
         volume.checkpoint().unwrap();
         assert_eq!(device.counts().discards, 0, "a checkpoint issues none");
@@ -64,11 +64,11 @@ fn a_recovery_in_memory_discards_nothing() {
     let device = Arc::new(Recording::without_data(MemoryDevice::new(64 << 20)));
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
     let mut volume = open(device.clone());
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-    volume.write(ino, 0, &vec![1; 8 << 20]).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &vec![1; 8 << 20]).unwrap();
     volume.checkpoint().unwrap();
-    volume.truncate(ino, 4096).unwrap();
-    volume.write(ino, 0, &vec![2; 8 << 20]).unwrap();
+    volume.begin(Caller::ADMIN).truncate(ino, 4096).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &vec![2; 8 << 20]).unwrap();
     volume.fsync(ino, SyncScope::Everything).unwrap();
     drop(volume);
     device.take_trace();
@@ -87,13 +87,13 @@ fn blocks_that_are_used_again_are_not_discarded() {
     drop(support::format_on(device.clone(), &[], BlockSize::B4K));
     let mut volume = open(device.clone());
     for round in 0..40_u8 {
-        let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-        volume.write(ino, 0, &vec![round; 5 << 20]).unwrap();
-        volume.unlink(ROOT, b"file").unwrap();
+        let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, 0, &vec![round; 5 << 20]).unwrap();
+        volume.begin(Caller::ADMIN).unlink(ROOT, b"file").unwrap();
         volume.checkpoint().unwrap();
     }
-    let kept = volume.create(ROOT, b"kept", &NewNode::new(FILE)).unwrap();
-    volume.write(kept, 0, &vec![7; 10 << 20]).unwrap();
+    let kept = volume.begin(Caller::ADMIN).create(ROOT, b"kept", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(kept, 0, &vec![7; 10 << 20]).unwrap();
     volume.checkpoint().unwrap();
     device.take_trace();
     while volume.discards().issue().unwrap() > 0 {}
@@ -137,10 +137,10 @@ impl Refuses {
     fn churn(self: &Arc<Self>) -> Vec<Range<u64>> {
         let mut volume = open(self.clone());
         for round in 0..8_u8 {
-            let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-            volume.write(ino, 0, &vec![round; 6 << 20]).unwrap();
+            let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+            volume.begin(Caller::ADMIN).write(ino, 0, &vec![round; 6 << 20]).unwrap();
             volume.checkpoint().unwrap();
-            volume.unlink(ROOT, b"file").unwrap();
+            volume.begin(Caller::ADMIN).unlink(ROOT, b"file").unwrap();
             volume.checkpoint().unwrap();
             while volume.discards().issue().is_ok_and(|blocks| blocks > 0) {}
         }
@@ -221,16 +221,16 @@ const PANICS: io::ErrorKind = io::ErrorKind::Interrupted;
 fn no_log_waits_for_a_discard_that_panicked() {
     let device = Refuses::new(PANICS, 1);
     let mut volume = open(device.clone());
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-    volume.write(ino, 0, &vec![1; 60 << 20]).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &vec![1; 60 << 20]).unwrap();
     volume.checkpoint().unwrap();
-    volume.unlink(ROOT, b"file").unwrap();
+    volume.begin(Caller::ADMIN).unlink(ROOT, b"file").unwrap();
     volume.checkpoint().unwrap();
     let discards = volume.discards().clone();
     std::panic::catch_unwind(|| discards.issue()).unwrap_err();
     // More than is free elsewhere: a log needs the segments of the discard.
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-    volume.write(ino, 0, &vec![2; 74 << 20]).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &vec![2; 74 << 20]).unwrap();
     volume.discards().close();
     volume.unmount().unwrap();
 }

@@ -13,7 +13,7 @@ use std::{
 use f2fs::{
     Error, File, FileOptions, FileType, OpenOptions, Place, Result, Volume,
     device::{Device, FileDevice, FileDeviceOptions, Geometry, MemoryDevice},
-    engine::Options,
+    engine::{Caller, Options},
     mkfs,
     units::Time,
 };
@@ -529,7 +529,7 @@ fn the_engine_is_reachable_from_the_front_door() {
     let (volume, device) = make();
     volume.write("/f", "x").unwrap();
     let ino = volume.metadata("/f").unwrap().ino();
-    volume.engine_mut().unwrap().write(ino, 1, b"y").unwrap();
+    volume.engine_mut().unwrap().begin(Caller::ADMIN).write(ino, 1, b"y").unwrap();
     assert_eq!(volume.engine().unwrap().stat(ino).unwrap().size, 2);
     let mut engine = volume.into_engine().unwrap();
     engine.unmount().unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use block::{MemoryDevice, Recording, Survivors, power_cut};
 use f2fs::{
-    engine::{Engine, FsyncNames, NewNode, Options, RenameMode, SyncScope},
+    engine::{Caller, Engine, FsyncNames, NewNode, Options, RenameMode, SyncScope},
     format::BlockSize,
     units::Ino,
 };
@@ -44,14 +44,14 @@ fn an_fsync_that_keeps_renames_keeps_those_of_directories_above_the_file() {
         for policy in [FsyncNames::Own, FsyncNames::Renamed] {
             let mut ino = Ino(0);
             let volume = after_a_power_cut(policy, |volume| {
-                let top = volume.create(ROOT, b"top", &NewNode::new(DIR)).unwrap();
-                let old = volume.create(top, b"old", &NewNode::new(DIR)).unwrap();
-                let dir = volume.create(old, b"dir", &NewNode::new(DIR)).unwrap();
-                ino = volume.create(dir, b"file", &NewNode::new(FILE)).unwrap();
-                volume.write(ino, 0, &[1; 8192]).unwrap();
+                let top = volume.begin(Caller::ADMIN).create(ROOT, b"top", &NewNode::new(DIR)).unwrap();
+                let old = volume.begin(Caller::ADMIN).create(top, b"old", &NewNode::new(DIR)).unwrap();
+                let dir = volume.begin(Caller::ADMIN).create(old, b"dir", &NewNode::new(DIR)).unwrap();
+                ino = volume.begin(Caller::ADMIN).create(dir, b"file", &NewNode::new(FILE)).unwrap();
+                volume.begin(Caller::ADMIN).write(ino, 0, &[1; 8192]).unwrap();
                 volume.checkpoint().unwrap();
-                volume.rename(top, b"old", top, b"new", RenameMode::Replace).unwrap();
-                volume.write(ino, 0, &[2; 8192]).unwrap();
+                volume.begin(Caller::ADMIN).rename(top, b"old", top, b"new", RenameMode::Replace).unwrap();
+                volume.begin(Caller::ADMIN).write(ino, 0, &[2; 8192]).unwrap();
                 volume.fsync(ino, scope).unwrap();
             });
             let (old, new) =
@@ -71,13 +71,13 @@ fn an_fsync_that_keeps_renames_keeps_those_of_directories_above_the_file() {
 #[test]
 fn an_fsync_that_keeps_renames_does_so_for_unchanged_files() {
     let volume = after_a_power_cut(FsyncNames::Renamed, |volume| {
-        let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-        let dir = volume.create(ROOT, b"dir", &NewNode::new(DIR)).unwrap();
-        volume.create(ROOT, b"old", &NewNode::new(DIR)).unwrap();
+        let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+        let dir = volume.begin(Caller::ADMIN).create(ROOT, b"dir", &NewNode::new(DIR)).unwrap();
+        volume.begin(Caller::ADMIN).create(ROOT, b"old", &NewNode::new(DIR)).unwrap();
         volume.checkpoint().unwrap();
-        volume.rename(ROOT, b"old", ROOT, b"new", RenameMode::Replace).unwrap();
+        volume.begin(Caller::ADMIN).rename(ROOT, b"old", ROOT, b"new", RenameMode::Replace).unwrap();
         volume.fsync(file, SyncScope::Data).unwrap();
-        volume.rename(ROOT, b"new", ROOT, b"newer", RenameMode::Replace).unwrap();
+        volume.begin(Caller::ADMIN).rename(ROOT, b"new", ROOT, b"newer", RenameMode::Replace).unwrap();
         volume.fsync(dir, SyncScope::Data).unwrap();
     });
     assert!(at(&volume, &[b"newer"]).is_some() && at(&volume, &[b"new"]).is_none());
@@ -89,13 +89,13 @@ fn a_file_that_was_renamed_stays_when_a_new_one_of_its_old_name_is_fsynced() {
     for policy in [FsyncNames::Own, FsyncNames::Renamed] {
         let (mut first, mut second) = (Ino(0), Ino(0));
         let volume = after_a_power_cut(policy, |volume| {
-            let dir = volume.create(ROOT, b"a", &NewNode::new(DIR)).unwrap();
-            first = volume.create(dir, b"foo", &NewNode::new(FILE)).unwrap();
-            volume.write(first, 0, &[1; 16_384]).unwrap();
+            let dir = volume.begin(Caller::ADMIN).create(ROOT, b"a", &NewNode::new(DIR)).unwrap();
+            first = volume.begin(Caller::ADMIN).create(dir, b"foo", &NewNode::new(FILE)).unwrap();
+            volume.begin(Caller::ADMIN).write(first, 0, &[1; 16_384]).unwrap();
             volume.checkpoint().unwrap();
-            volume.rename(dir, b"foo", dir, b"bar", RenameMode::Replace).unwrap();
-            second = volume.create(dir, b"foo", &NewNode::new(FILE)).unwrap();
-            volume.write(second, 0, &[2; 16_384]).unwrap();
+            volume.begin(Caller::ADMIN).rename(dir, b"foo", dir, b"bar", RenameMode::Replace).unwrap();
+            second = volume.begin(Caller::ADMIN).create(dir, b"foo", &NewNode::new(FILE)).unwrap();
+            volume.begin(Caller::ADMIN).write(second, 0, &[2; 16_384]).unwrap();
             volume.fsync(second, SyncScope::Everything).unwrap();
         });
         assert_eq!(at(&volume, &[b"a", b"bar"]), Some(first), "{policy:?}");
@@ -106,16 +106,16 @@ fn a_file_that_was_renamed_stays_when_a_new_one_of_its_old_name_is_fsynced() {
 #[test]
 fn an_fsync_that_keeps_renames_writes_one_checkpoint_for_all_of_them() {
     after_a_power_cut(FsyncNames::Renamed, |volume| {
-        let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+        let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
         volume.checkpoint().unwrap();
         for (from, to) in [(b"file", b"next"), (b"next", b"last")] {
-            volume.rename(ROOT, from, ROOT, to, RenameMode::Replace).unwrap();
+            volume.begin(Caller::ADMIN).rename(ROOT, from, ROOT, to, RenameMode::Replace).unwrap();
         }
         let before = volume.last_checkpoint().version;
         volume.fsync(file, SyncScope::Everything).unwrap();
         let after = volume.last_checkpoint().version;
         assert_eq!(after.0, before.0 + 1);
-        volume.write(file, 0, b"more").unwrap();
+        volume.begin(Caller::ADMIN).write(file, 0, b"more").unwrap();
         volume.fsync(file, SyncScope::Everything).unwrap();
         assert_eq!(volume.last_checkpoint().version, after, "nothing was renamed since");
     });

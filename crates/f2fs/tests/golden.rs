@@ -1,7 +1,7 @@
 //! Every golden image is read in the same way as by the kernel that made it.
 
 use f2fs::{
-    engine::{Engine, NewNode, Options},
+    engine::{Caller, Engine, NewNode, Options},
     format::{BlockSize, checkpoint::Flags},
     units::Time,
 };
@@ -74,7 +74,7 @@ fn maps_of_the_nat_are_dropped_with_the_first_change() {
         }
         count += 1;
         let root = volume.superblock().root_ino;
-        volume.create(root, b"one more", &NewNode::new(0o100_644)).unwrap();
+        volume.begin(Caller::ADMIN).create(root, b"one more", &NewNode::new(0o100_644)).unwrap();
         volume.unmount().unwrap();
         let block_size = volume.superblock().block_size;
         drop(volume);

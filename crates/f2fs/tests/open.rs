@@ -7,7 +7,7 @@ use std::sync::Arc;
 use block::{Counted, Fault, Faulty, MemoryDevice, Verb};
 use f2fs::{
     Error,
-    engine::{Engine, NewNode, Options},
+    engine::{Caller, Engine, NewNode, Options},
     format::BlockSize,
     units::{Ino, Nid, SegNo, Time},
 };
@@ -101,8 +101,8 @@ fn the_older_pack_counts_if_the_newer_is_torn() {
 fn opening_reads_up_to_the_journals_and_no_summary() {
     let device = Arc::new(Counted::new(MemoryDevice::new(1 << 30)));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
-    let ino = volume.create(Ino(3), b"file", &NewNode::new(0o100_644)).unwrap();
-    volume.write(ino, 0, &[1; 100_000]).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(Ino(3), b"file", &NewNode::new(0o100_644)).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &[1; 100_000]).unwrap();
     volume.unmount().unwrap();
     let (log, root) = (volume.last_checkpoint().logs[4], volume.nat_entry(Nid(ino.0)).unwrap().addr);
     assert_eq!(log.segment, volume.geometry().position(root).0, "the file's inode is in a log's segment");
@@ -123,7 +123,7 @@ fn opening_a_large_volume_reads_few_blocks() {
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     for n in 0..1000 {
         let name = format!("file {n}");
-        volume.create(Ino(3), name.as_bytes(), &NewNode::new(0o100_644)).unwrap();
+        volume.begin(Caller::ADMIN).create(Ino(3), name.as_bytes(), &NewNode::new(0o100_644)).unwrap();
     }
     volume.unmount().unwrap();
     drop(volume);
@@ -133,7 +133,7 @@ fn opening_a_large_volume_reads_few_blocks() {
         let mut volume = Engine::open(device.clone(), options).unwrap();
         assert!(volume.lookup(Ino(3), b"file 999").is_ok());
         if !read_only {
-            volume.create(Ino(3), b"one more", &NewNode::new(0o100_644)).unwrap();
+            volume.begin(Caller::ADMIN).create(Ino(3), b"one more", &NewNode::new(0o100_644)).unwrap();
         }
         let after = device.counts();
         let blocks = (after.read_bytes - before.read_bytes) / 4096;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use block::MemoryDevice;
 use f2fs::{
     Error,
-    engine::{Engine, NewNode, Options, PendingSync, Policy, SyncScope},
+    engine::{Caller, Engine, NewNode, Options, PendingSync, Policy, SyncScope},
     format::BlockSize,
     units::{Ino, Time},
 };
@@ -37,17 +37,17 @@ fn finish(volume: &mut Engine, pending: Option<PendingSync>, mut read: impl FnMu
 #[test]
 fn nothing_changes_while_device_work_is_pending() {
     let mut volume = volume_of(64 << 20, Options::new(Time::default));
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     let pending = volume.begin_checkpoint().unwrap();
-    assert!(matches!(volume.write(ino, 0, b"x"), Err(Error::Invalid(_))));
+    assert!(matches!(volume.begin(Caller::ADMIN).write(ino, 0, b"x"), Err(Error::Invalid(_))));
     assert!(matches!(volume.begin_fsync(ino, SyncScope::Everything), Err(Error::Invalid(_))));
     let steps = finish(&mut volume, pending, |volume| assert_eq!(volume.lookup(ROOT, b"file").unwrap(), ino));
     assert_eq!(steps, 1);
-    volume.write(ino, 0, b"x").unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, b"x").unwrap();
     // One flush, shared by other fsyncs, while changes continue.
     let pending = volume.begin_fsync(ino, SyncScope::Everything).unwrap().unwrap();
     assert!(pending.is_only_flush());
-    volume.write(ino, 0, b"y").unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, b"y").unwrap();
     volume.flushed(Ok(())).unwrap();
 }
 
@@ -58,13 +58,14 @@ fn nodes_are_found_after_readers_read_the_table_during_a_checkpoint() {
     let options = Options { cache_bytes: 64 << 10, ..Options::new(Time::default) };
     let mut volume = volume_of(256 << 20, options);
     let name = |n: u32| format!("file{n}").into_bytes();
-    let files: Vec<Ino> =
-        (0..FILES).map(|n| volume.create(ROOT, &name(n), &NewNode::new(FILE)).unwrap()).collect();
+    let files: Vec<Ino> = (0..FILES)
+        .map(|n| volume.begin(Caller::ADMIN).create(ROOT, &name(n), &NewNode::new(FILE)).unwrap())
+        .collect();
     volume.checkpoint().unwrap();
     for round in 1..3_u16 {
         for ino in files.iter().step_by(5) {
             let set = f2fs::engine::SetAttr { permissions: Some(0o600 + round), ..Default::default() };
-            volume.set_attr(*ino, &set).unwrap();
+            volume.begin(Caller::ADMIN).set_attr(*ino, &set).unwrap();
         }
         let pending = volume.begin_checkpoint().unwrap();
         let check = |volume: &Engine, n: usize| {
@@ -83,13 +84,13 @@ fn cleaning_gives_readers_a_turn_after_every_few_blocks() {
     let name = |n: u32| format!("file{n}").into_bytes();
     let files: Vec<Ino> = (0..800_u32)
         .map(|n| {
-            let ino = volume.create(ROOT, &name(n), &NewNode::new(FILE)).unwrap();
-            volume.write(ino, 0, &[n as u8; 30_000]).unwrap();
+            let ino = volume.begin(Caller::ADMIN).create(ROOT, &name(n), &NewNode::new(FILE)).unwrap();
+            volume.begin(Caller::ADMIN).write(ino, 0, &[n as u8; 30_000]).unwrap();
             ino
         })
         .collect();
     volume.checkpoint().unwrap();
-    (0..800).filter(|n| n % 2 == 0).for_each(|n| volume.unlink(ROOT, &name(n)).unwrap());
+    (0..800).filter(|n| n % 2 == 0).for_each(|n| volume.begin(Caller::ADMIN).unlink(ROOT, &name(n)).unwrap());
     volume.checkpoint().unwrap();
     let free = volume.last_checkpoint().free_segments;
     let pending = volume.begin_clean_a_little(Policy::Greedy).unwrap();

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use block::{Counted, MemoryDevice, Recording, Verb};
 use f2fs::{
     Error,
-    engine::{Engine, NewNode, Options, RenameMode, XattrMode},
+    engine::{Caller, Engine, NewNode, Options, RenameMode, XattrMode},
     format::{BlockSize, inode::DeviceNumber},
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino},
@@ -67,23 +67,30 @@ fn a_formatted_volume_is_clean_and_takes_every_kind_of_entry() {
     let files: Vec<Ino> = sizes
         .iter()
         .map(|size| {
-            let ino = volume.create(ROOT, format!("file{size}").as_bytes(), &NewNode::new(FILE)).unwrap();
-            volume.write(ino, 0, &pattern(*size as u64, *size)).unwrap();
+            let ino = volume
+                .begin(Caller::ADMIN)
+                .create(ROOT, format!("file{size}").as_bytes(), &NewNode::new(FILE))
+                .unwrap();
+            volume.begin(Caller::ADMIN).write(ino, 0, &pattern(*size as u64, *size)).unwrap();
             ino
         })
         .collect();
-    let sub = volume.create(ROOT, b"sub", &NewNode::new(DIR)).unwrap();
-    volume.link(files[2], sub, b"hard").unwrap();
-    let link = volume.symlink(sub, b"link", b"../file100", &NewNode::new(0o777)).unwrap();
-    let long = volume.symlink(sub, b"long", &[b'x'; 4000], &NewNode::new(0o777)).unwrap();
+    let sub = volume.begin(Caller::ADMIN).create(ROOT, b"sub", &NewNode::new(DIR)).unwrap();
+    volume.begin(Caller::ADMIN).link(files[2], sub, b"hard").unwrap();
+    let link =
+        volume.begin(Caller::ADMIN).symlink(sub, b"link", b"../file100", &NewNode::new(0o777)).unwrap();
+    let long =
+        volume.begin(Caller::ADMIN).symlink(sub, b"long", &[b'x'; 4000], &NewNode::new(0o777)).unwrap();
     let device = DeviceNumber { major: 259, minor: 70_000 };
-    let node =
-        volume.create(sub, b"device", &NewNode { device: Some(device), ..NewNode::new(0o060_600) }).unwrap();
-    volume.create(sub, b"fifo", &NewNode::new(0o010_600)).unwrap();
-    volume.create(sub, b"socket", &NewNode::new(0o140_600)).unwrap();
-    volume.set_xattr(files[3], b"user.short", b"value", XattrMode::Create).unwrap();
-    volume.set_xattr(files[3], b"user.long", &pattern(7, 3000), XattrMode::Set).unwrap();
-    volume.set_xattr(sub, b"trusted.x", b"", XattrMode::Set).unwrap();
+    let node = volume
+        .begin(Caller::ADMIN)
+        .create(sub, b"device", &NewNode { device: Some(device), ..NewNode::new(0o060_600) })
+        .unwrap();
+    volume.begin(Caller::ADMIN).create(sub, b"fifo", &NewNode::new(0o010_600)).unwrap();
+    volume.begin(Caller::ADMIN).create(sub, b"socket", &NewNode::new(0o140_600)).unwrap();
+    volume.begin(Caller::ADMIN).set_xattr(files[3], b"user.short", b"value", XattrMode::Create).unwrap();
+    volume.begin(Caller::ADMIN).set_xattr(files[3], b"user.long", &pattern(7, 3000), XattrMode::Set).unwrap();
+    volume.begin(Caller::ADMIN).set_xattr(sub, b"trusted.x", b"", XattrMode::Set).unwrap();
     volume.unmount().unwrap();
     drop(volume);
     support::assert_clean(&path);
@@ -113,19 +120,25 @@ fn every_layout_is_written_and_stays_clean() {
         let mut inos = Vec::new();
         for n in 0..300u64 {
             let name = format!("some longer name, number {n}");
-            let ino = volume.create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
-            volume.write(ino, n * 13, &pattern(n, 5000 + 100 * n as usize)).unwrap();
+            let ino = volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
+            volume.begin(Caller::ADMIN).write(ino, n * 13, &pattern(n, 5000 + 100 * n as usize)).unwrap();
             if n % 7 == 0 {
-                volume.set_xattr(ino, b"user.n", &pattern(n, n as usize * 3), XattrMode::Set).unwrap();
+                volume
+                    .begin(Caller::ADMIN)
+                    .set_xattr(ino, b"user.n", &pattern(n, n as usize * 3), XattrMode::Set)
+                    .unwrap();
             }
             inos.push(ino);
         }
         volume.checkpoint().unwrap();
         for n in (0..300u64).step_by(3) {
-            volume.unlink(ROOT, format!("some longer name, number {n}").as_bytes()).unwrap();
+            volume
+                .begin(Caller::ADMIN)
+                .unlink(ROOT, format!("some longer name, number {n}").as_bytes())
+                .unwrap();
         }
         for n in (1..300u64).step_by(3) {
-            volume.truncate(inos[n as usize], n * 50).unwrap();
+            volume.begin(Caller::ADMIN).truncate(inos[n as usize], n * 50).unwrap();
         }
         volume.unmount().unwrap();
         drop(volume);
@@ -146,7 +159,7 @@ fn sparse_and_deep_files_use_every_level_of_nodes() {
     let path = dir.path().join("image");
     support::mkfs(&path, 128 << 20, &[]);
     let mut volume = support::open(&path);
-    let ino = volume.create(ROOT, b"sparse", &NewNode::new(FILE)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"sparse", &NewNode::new(FILE)).unwrap();
     let n = 1018u64;
     let places = [
         0,
@@ -159,10 +172,10 @@ fn sparse_and_deep_files_use_every_level_of_nodes() {
         2 * n + 2 * n * n + n * n * n - 1,
     ];
     for block in places {
-        volume.write(ino, block * 4096 + 5, &block.to_le_bytes()).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, block * 4096 + 5, &block.to_le_bytes()).unwrap();
     }
     let end = volume.stat(ino).unwrap().size;
-    assert!(matches!(volume.write(ino, end + 4096, b"x"), Err(Error::FileTooLarge)));
+    assert!(matches!(volume.begin(Caller::ADMIN).write(ino, end + 4096, b"x"), Err(Error::FileTooLarge)));
     volume.unmount().unwrap();
     support::assert_clean(&path);
     let reopened = support::open_read_only(&path);
@@ -171,15 +184,15 @@ fn sparse_and_deep_files_use_every_level_of_nodes() {
         reopened.read(ino, block * 4096 + 5, &mut buf).unwrap();
         assert_eq!(u64::from_le_bytes(buf), block);
     }
-    volume.punch_hole(ino, 872 * 4096, 4096).unwrap();
-    volume.truncate(ino, (873 + 2 * n) * 4096 + 9).unwrap();
+    volume.begin(Caller::ADMIN).punch_hole(ino, 872 * 4096, 4096).unwrap();
+    volume.begin(Caller::ADMIN).truncate(ino, (873 + 2 * n) * 4096 + 9).unwrap();
     volume.unmount().unwrap();
     support::assert_clean(&path);
-    volume.truncate(ino, 10).unwrap();
+    volume.begin(Caller::ADMIN).truncate(ino, 10).unwrap();
     volume.unmount().unwrap();
     support::assert_clean(&path);
     assert_eq!(volume.stat(ino).unwrap().sectors, 8);
-    volume.unlink(ROOT, b"sparse").unwrap();
+    volume.begin(Caller::ADMIN).unlink(ROOT, b"sparse").unwrap();
     volume.unmount().unwrap();
     support::assert_clean(&path);
     assert_eq!(volume.counters().valid_nodes, 1);
@@ -191,13 +204,13 @@ fn directories_grow_and_shrink() {
     let path = dir.path().join("image");
     support::mkfs(&path, 512 << 20, &[]);
     let mut volume = support::open(&path);
-    let big = volume.create(ROOT, b"big", &NewNode::new(DIR)).unwrap();
-    let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let big = volume.begin(Caller::ADMIN).create(ROOT, b"big", &NewNode::new(DIR)).unwrap();
+    let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     let name = |n: u32| format!("{n:x}-{}", "y".repeat(n as usize % 60)).into_bytes();
     for n in 0..20_000 {
-        volume.link(file, big, &name(n)).unwrap();
+        volume.begin(Caller::ADMIN).link(file, big, &name(n)).unwrap();
     }
-    assert!(matches!(volume.link(file, big, &name(77)), Err(Error::Exists)));
+    assert!(matches!(volume.begin(Caller::ADMIN).link(file, big, &name(77)), Err(Error::Exists)));
     volume.unmount().unwrap();
     support::assert_clean(&path);
     drop(volume);
@@ -206,13 +219,13 @@ fn directories_grow_and_shrink() {
     for n in 0..20_000 {
         assert_eq!(volume.lookup(big, &name(n)).unwrap(), file);
     }
-    assert!(matches!(volume.remove_dir(ROOT, b"big"), Err(Error::NotEmpty)));
+    assert!(matches!(volume.begin(Caller::ADMIN).remove_dir(ROOT, b"big"), Err(Error::NotEmpty)));
     for n in 0..20_000 {
-        volume.unlink(big, &name(n)).unwrap();
+        volume.begin(Caller::ADMIN).unlink(big, &name(n)).unwrap();
     }
     volume.unmount().unwrap();
     support::assert_clean(&path);
-    volume.remove_dir(ROOT, b"big").unwrap();
+    volume.begin(Caller::ADMIN).remove_dir(ROOT, b"big").unwrap();
     volume.unmount().unwrap();
     support::assert_clean(&path);
     assert_eq!(names(&volume, ROOT), ["file"]);
@@ -224,20 +237,23 @@ fn renames_replace_exchange_and_refuse() {
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &[]);
     let mut volume = support::open(&path);
-    let a = volume.create(ROOT, b"a", &NewNode::new(DIR)).unwrap();
-    let b = volume.create(ROOT, b"b", &NewNode::new(DIR)).unwrap();
-    let x = volume.create(a, b"x", &NewNode::new(FILE)).unwrap();
-    let y = volume.create(b, b"y", &NewNode::new(DIR)).unwrap();
+    let a = volume.begin(Caller::ADMIN).create(ROOT, b"a", &NewNode::new(DIR)).unwrap();
+    let b = volume.begin(Caller::ADMIN).create(ROOT, b"b", &NewNode::new(DIR)).unwrap();
+    let x = volume.begin(Caller::ADMIN).create(a, b"x", &NewNode::new(FILE)).unwrap();
+    let y = volume.begin(Caller::ADMIN).create(b, b"y", &NewNode::new(DIR)).unwrap();
     use RenameMode::{Exchange, NoReplace, Replace};
-    assert!(matches!(volume.rename(a, b"x", b, b"y", NoReplace), Err(Error::Exists)));
-    assert!(matches!(volume.rename(a, b"x", b, b"y", Replace), Err(Error::IsDirectory)));
-    assert!(matches!(volume.rename(ROOT, b"a", a, b"z", Replace), Err(Error::Invalid(_))));
-    volume.rename(a, b"x", b, b"y", Exchange).unwrap();
+    assert!(matches!(volume.begin(Caller::ADMIN).rename(a, b"x", b, b"y", NoReplace), Err(Error::Exists)));
+    assert!(matches!(volume.begin(Caller::ADMIN).rename(a, b"x", b, b"y", Replace), Err(Error::IsDirectory)));
+    assert!(matches!(
+        volume.begin(Caller::ADMIN).rename(ROOT, b"a", a, b"z", Replace),
+        Err(Error::Invalid(_))
+    ));
+    volume.begin(Caller::ADMIN).rename(a, b"x", b, b"y", Exchange).unwrap();
     assert_eq!((volume.lookup(a, b"x").unwrap(), volume.lookup(b, b"y").unwrap()), (y, x));
     assert_eq!(volume.lookup(y, b"..").unwrap(), a);
     assert_eq!((volume.stat(a).unwrap().links, volume.stat(b).unwrap().links), (3, 2));
-    volume.rename(a, b"x", ROOT, b"b2", NoReplace).unwrap();
-    volume.rename(ROOT, b"b2", ROOT, b"a", Replace).unwrap();
+    volume.begin(Caller::ADMIN).rename(a, b"x", ROOT, b"b2", NoReplace).unwrap();
+    volume.begin(Caller::ADMIN).rename(ROOT, b"b2", ROOT, b"a", Replace).unwrap();
     assert_eq!(volume.lookup(ROOT, b"a").unwrap(), y);
     volume.unmount().unwrap();
     support::assert_clean(&path);
@@ -251,14 +267,14 @@ fn an_unlinked_open_file_is_removed_with_its_last_user() {
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &[]);
     let mut volume = support::open(&path);
-    let ino = volume.create(ROOT, b"gone", &NewNode::new(FILE)).unwrap();
-    volume.write(ino, 0, &pattern(1, 10_000)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"gone", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &pattern(1, 10_000)).unwrap();
     volume.hold(ino);
-    volume.unlink(ROOT, b"gone").unwrap();
+    volume.begin(Caller::ADMIN).unlink(ROOT, b"gone").unwrap();
     assert_eq!(read(&volume, ino).len(), 10_000);
     volume.checkpoint().unwrap();
     assert!(volume.orphans().contains(&ino));
-    volume.release(ino).unwrap();
+    volume.begin(Caller::ADMIN).release(ino).unwrap();
     assert!(volume.stat(ino).is_err());
     volume.unmount().unwrap();
     support::assert_clean(&path);
@@ -275,8 +291,9 @@ fn a_full_volume_refuses_cleanly_and_recovers() {
     let error = loop {
         let name = format!("f{count}");
         let made = volume
+            .begin(Caller::ADMIN)
             .create(ROOT, name.as_bytes(), &NewNode::new(FILE))
-            .and_then(|ino| volume.write(ino, 0, &chunk));
+            .and_then(|ino| volume.begin(Caller::ADMIN).write(ino, 0, &chunk));
         match made {
             Ok(()) => count += 1,
             Err(error) => break error,
@@ -289,7 +306,7 @@ fn a_full_volume_refuses_cleanly_and_recovers() {
     for round in 0..5u64 {
         for n in (0..count).filter(|n| (n + round) % 3 == 0) {
             let ino = volume.lookup(ROOT, format!("f{n}").as_bytes()).unwrap();
-            volume.write(ino, 0, &pattern(round, 64 << 10)).unwrap();
+            volume.begin(Caller::ADMIN).write(ino, 0, &pattern(round, 64 << 10)).unwrap();
         }
     }
     volume.unmount().unwrap();
@@ -309,9 +326,10 @@ fn no_zone_is_left_half_written() {
     let geometry = *volume.geometry();
     device.take_trace();
     for n in 0..9000 {
-        let file = volume.create(ROOT, format!("{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        let file =
+            volume.begin(Caller::ADMIN).create(ROOT, format!("{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
         let length = if n % 5 == 0 { 6000 } else { 1000 };
-        volume.write(file, 0, &pattern(n, length)).unwrap();
+        volume.begin(Caller::ADMIN).write(file, 0, &pattern(n, length)).unwrap();
         if n % 3000 == 2999 {
             volume.checkpoint().unwrap();
         }
@@ -337,7 +355,7 @@ fn fsck_reports_damage() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let mut volume = support::format(&path, 64 << 20, &[]);
-    let ino = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.unmount().unwrap();
     let addr = volume.nat_entry(ino.into()).unwrap().addr;
     volume.device().write(u64::from(addr.0) * 4096 + 24, &[9]).unwrap();
@@ -354,7 +372,7 @@ fn long_data_is_written_at_once_and_after_earlier_data() {
             Arc::new(Recording::without_data(MemoryDevice::from_bytes(&std::fs::read(&path).unwrap())));
         let options = Options { write_through_bytes, ..Options::new(|| support::NOW) };
         let mut volume = Engine::open(device.clone(), options).unwrap();
-        let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+        let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
         let content = pattern(1, (1 << 20) + 20_000);
         let writes = || {
             let mut requests = device.take_trace();
@@ -362,9 +380,9 @@ fn long_data_is_written_at_once_and_after_earlier_data() {
             requests
         };
         writes();
-        volume.write(file, 0, &content[..8192]).unwrap();
+        volume.begin(Caller::ADMIN).write(file, 0, &content[..8192]).unwrap();
         assert_eq!(writes().len(), 0, "it waits for more");
-        volume.write(file, 8192, &content[8192..]).unwrap();
+        volume.begin(Caller::ADMIN).write(file, 8192, &content[8192..]).unwrap();
         let writes = writes();
         assert!(writes.windows(2).all(|two| two[0].offset_bytes < two[1].offset_bytes), "{writes:?}");
         left_bytes.push(writes.iter().map(|write| write.length_bytes).sum::<u64>());
@@ -387,34 +405,34 @@ fn data_that_does_not_fit_is_not_written_in_part() {
     let path = dir.path().join("image");
     support::mkfs(&path, 64 << 20, &[]);
     let mut volume = support::open(&path);
-    let filler = volume.create(ROOT, b"filler", &NewNode::new(FILE)).unwrap();
-    let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let filler = volume.begin(Caller::ADMIN).create(ROOT, b"filler", &NewNode::new(FILE)).unwrap();
+    let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     let rest_blocks = 300;
     for block in 0.. {
         if volume.free_user_blocks() <= rest_blocks {
             break;
         }
-        volume.write(filler, block * 4096, &[1; 4096]).unwrap();
+        volume.begin(Caller::ADMIN).write(filler, block * 4096, &[1; 4096]).unwrap();
     }
-    let error = volume.write(file, 3 << 20, &vec![2; 2 << 20]).unwrap_err();
+    let error = volume.begin(Caller::ADMIN).write(file, 3 << 20, &vec![2; 2 << 20]).unwrap_err();
     assert!(matches!(error, Error::NoSpace { .. }), "{error}");
     assert_eq!(volume.stat(file).unwrap().size, 0);
-    volume.write(file, 3 << 20, &vec![2; 1 << 20]).unwrap();
+    volume.begin(Caller::ADMIN).write(file, 3 << 20, &vec![2; 1 << 20]).unwrap();
 }
 
 /// Counts the device's reads while 500 names enter the root, which has 4,000 names from before the last
 /// checkpoint.
 fn reads_of_entering(volume: &mut Engine, device: &Counted<MemoryDevice>) -> u64 {
-    let file = volume.create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     for n in 0..4_000 {
-        volume.link(file, ROOT, format!("{n:07}").as_bytes()).unwrap();
+        volume.begin(Caller::ADMIN).link(file, ROOT, format!("{n:07}").as_bytes()).unwrap();
     }
     volume.checkpoint().unwrap();
     device.take_counts();
     for n in 4_000..4_500 {
-        volume.link(file, ROOT, format!("{n:07}").as_bytes()).unwrap();
+        volume.begin(Caller::ADMIN).link(file, ROOT, format!("{n:07}").as_bytes()).unwrap();
     }
-    assert!(matches!(volume.link(file, ROOT, b"0000007"), Err(Error::Exists)));
+    assert!(matches!(volume.begin(Caller::ADMIN).link(file, ROOT, b"0000007"), Err(Error::Exists)));
     device.counts().reads
 }
 
@@ -425,7 +443,10 @@ fn entering_a_name_reads_no_block_that_is_full() {
         let device = Arc::new(Counted::new(MemoryDevice::new(256 << 20)));
         let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
         for n in 0..names_before {
-            volume.create(ROOT, format!("before{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+            volume
+                .begin(Caller::ADMIN)
+                .create(ROOT, format!("before{n}").as_bytes(), &NewNode::new(FILE))
+                .unwrap();
         }
         if names_before > 0 {
             volume.unmount().unwrap();

@@ -12,10 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use block::{
-    ATOMIC_BYTES, Device, Geometry, MemoryDevice, Rng,
-    nbd::{Export, Space},
-};
+use block::{ATOMIC_BYTES, Device, Export, Geometry, MemoryDevice, Rng, Space};
 
 use crate::{
     clock::Clock,

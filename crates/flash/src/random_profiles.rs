@@ -3,7 +3,7 @@
 
 use std::io;
 
-use block::{Device, Geometry, Rng, nbd::Export};
+use block::{Device, Export, Geometry, Rng};
 
 use crate::{
     card::{Card, Pace},

@@ -1,8 +1,10 @@
 //! The command line.
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
 
-use crate::verbs;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::{progress, verbs};
 
 /// Text at the end of the help.
 const AFTER: &str = "Exit codes:
@@ -27,6 +29,20 @@ pub struct Cli {
     /// The verb.
     #[command(subcommand)]
     pub verb: Verb,
+}
+
+impl Cli {
+    /// Parses a command line. A verb's `--quiet` hides all progress from now on.
+    pub fn of(words: impl IntoIterator<Item = OsString>) -> clap::error::Result<Cli> {
+        let mut matches = Cli::command().try_get_matches_from(words)?;
+        let verb = matches.subcommand().map(|(_, verb)| verb);
+        // Not every verb has the option.
+        let quiet = verb.and_then(|verb| verb.try_get_one::<bool>("quiet").ok().flatten());
+        if quiet == Some(&true) {
+            progress::hide();
+        }
+        Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut Cli::command()))
+    }
 }
 
 /// All verbs.
@@ -102,6 +118,7 @@ pub enum Verb {
     #[cfg(feature = "lab")]
     Report(verbs::report::Args),
     /// Mount a volume through FUSE.
+    #[cfg(unix)]
     Mount(verbs::mount::Args),
     /// Print shell completions.
     Completions(verbs::completions::Args),

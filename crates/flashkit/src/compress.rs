@@ -4,12 +4,11 @@ use anyhow::{Result, bail};
 use f2fs::{
     engine,
     format::{
-        inode::{Compression, LOG_CLUSTER_BLOCKS},
+        inode::{Algorithm, Compression, LOG_CLUSTER_BLOCKS},
         superblock::Features,
     },
 };
 use f2fs_tree::SavedSpace;
-use fuse::MountOptions;
 
 /// Extension that matches every file.
 const EVERY: &str = "*";
@@ -43,10 +42,9 @@ fn log_size() -> clap::builder::RangedI64ValueParser<u8> {
 
 /// Parses an algorithm with an optional level, like the mount option.
 fn algorithm(text: &str) -> Result<Compression, String> {
-    let mut options = MountOptions::default();
-    let unknown = |_| format!("{text:?} is not lzo, lzo-rle, lz4[:0..12] or zstd[:0..22]");
-    options.apply(&format!("compress_algorithm={text}")).map_err(unknown)?;
-    Ok(options.compression)
+    let (algorithm, level) = Algorithm::parse_with_level(text)
+        .ok_or_else(|| format!("{text:?} is not lzo, lzo-rle, lz4[:0..12] or zstd[:0..22]"))?;
+    Ok(Compression { algorithm, level, ..Compression::default() })
 }
 
 impl Compress {

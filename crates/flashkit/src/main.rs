@@ -12,11 +12,14 @@ mod carry;
 mod cli;
 mod clock;
 mod compress;
+#[cfg(unix)]
 mod daemon;
 mod drop_in;
 mod failure;
 mod fake_root;
+mod host;
 mod interrupt;
+mod keys;
 mod manual;
 mod notice;
 mod output;
@@ -28,12 +31,12 @@ mod size;
 mod source;
 mod suggested;
 mod target;
+mod unpacked;
 mod verbs;
 
 use std::{ffi::OsString, io::Write, process::ExitCode};
 
 use anyhow::Result;
-use clap::Parser;
 use drop_in::Tool;
 
 fn main() -> ExitCode {
@@ -56,8 +59,9 @@ fn main() -> ExitCode {
 /// Runs the verb that the arguments name.
 fn run(arguments: Vec<OsString>) -> Result<ExitCode> {
     let usage = verbs::fsck::usage_code(&arguments);
+    #[cfg(unix)]
     let arguments = verbs::mount::helper_call(&arguments).unwrap_or(Ok(arguments))?;
-    match cli::Cli::try_parse_from(arguments) {
+    match cli::Cli::of(arguments) {
         Ok(cli) => verbs::run(cli.verb),
         Err(told) => help(&told, usage),
     }

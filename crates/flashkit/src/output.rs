@@ -2,24 +2,24 @@
 //! device.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read, Seek, SeekFrom},
     ops::Range,
-    os::{fd::AsRawFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
-use block::{Device, FileDevice, OpenOptions, in_use, nbd::Export};
+use block::{Device, Export, FileDevice, OpenOptions, in_use};
 use image::{Image, Source, sparse};
 use indicatif::ProgressBar;
-use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, seek},
-    io::Errno,
-};
 use tempfile::TempPath;
 
-use crate::{interrupt, signature};
+use crate::{
+    host, interrupt, signature,
+    target::open_device,
+    unpacked::{Purpose, Unpacked},
+};
 
 /// Bytes of zeroes that test whether a file can be written past the page cache: a multiple of every block
 /// size.
@@ -64,6 +64,9 @@ impl Existing {
     /// partition table. A card's other old content means nothing.
     pub fn look(source: &Source, old: impl Into<OldContent>) -> Result<Existing> {
         let (name, path) = (|| source.to_string(), source.path());
+        if source.is_served() {
+            return Existing::served(source, old.into());
+        }
         if !path.try_exists().with_context(name)? {
             if source.is_part() {
                 bail!("{source}: no such file; --offset is for an existing image");
@@ -74,6 +77,9 @@ impl Existing {
             bail!("{}: {user}; nothing was written", path.display());
         }
         // A whole file is replaced, whatever its format.
+        if source.is_part() {
+            Unpacked::of(source, Purpose::Change)?;
+        }
         let (device, is_in_place): (Arc<dyn Device>, bool) = match source.is_part() {
             true => (Image::open(source, OpenOptions::default()).with_context(name)?.device(), true),
             false => {
@@ -98,26 +104,31 @@ impl Existing {
         }
         Ok(existing)
     }
+
+    /// Examines an NBD export.
+    fn served(source: &Source, old: OldContent) -> Result<Existing> {
+        let device = open_device(source)?;
+        match signature::find(&device).with_context(|| source.to_string())? {
+            Some(what) if old == OldContent::Refused => bail!("{source}: carries {what}; -f overwrites it"),
+            _ => Ok(Existing::InPlace { bytes: device.geometry().size_bytes }),
+        }
+    }
 }
 
 /// Returns the offset of the first nonzero byte of a file. Holes are skipped, not read.
 fn first_data(path: &Path) -> io::Result<Option<u64>> {
-    let file = fs::File::open(path)?;
+    let mut file = fs::File::open(path)?;
     let size = file.metadata()?.len();
     let mut buf = vec![0; SCAN_BYTES];
-    let mut at = 0;
-    while at < size {
-        at = match seek(&file, SeekFrom::Data(at)) {
-            Ok(data) => data,
-            Err(Errno::NXIO) => break,
-            // The file system does not report holes.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
-            Err(errno) => return Err(errno.into()),
-        };
-        let end = seek(&file, SeekFrom::Hole(at)).ok().filter(|hole| *hole > at).unwrap_or(size);
+    let mut end = 0;
+    while end < size {
+        let Some(data) = host::next_data(&file, end, size)? else { break };
+        let mut at = data.start;
+        end = data.end;
+        file.seek(SeekFrom::Start(at))?;
         while at < end {
             let wanted = (end - at).min(SCAN_BYTES as u64) as usize;
-            let read = file.read_at(&mut buf[..wanted], at)?;
+            let read = file.read(&mut buf[..wanted])?;
             if read == 0 {
                 return Ok(None);
             }
@@ -156,7 +167,7 @@ impl Fresh {
         fs::metadata(folder(&path))
             .with_context(|| folder(&path).display().to_string())
             .with_context(name)?;
-        let (kind, working) = match unnamed(folder(&path)) {
+        let (kind, working) = match host::unnamed_file(folder(&path)) {
             Ok((file, working)) => (FreshKind::Unnamed(file), working),
             Err(_) => {
                 let temporary = tempfile::Builder::new()
@@ -172,11 +183,10 @@ impl Fresh {
                 (FreshKind::Named(temporary), working)
             }
         };
-        let permissions = match fs::metadata(&path) {
-            Ok(old) => old.permissions(),
-            Err(_) => std::os::unix::fs::PermissionsExt::from_mode(0o666 & !umask()),
-        };
-        fs::set_permissions(&working, permissions).with_context(name)?;
+        let old = fs::metadata(&path).ok().map(|old| old.permissions());
+        if let Some(permissions) = old.or_else(host::new_file_permissions) {
+            fs::set_permissions(&working, permissions).with_context(name)?;
+        }
         Ok(Fresh { kind, working, path })
     }
 
@@ -193,9 +203,7 @@ impl Fresh {
             // link(2) cannot replace an existing file, but renaming the new link can.
             FreshKind::Unnamed(file) => tempfile::Builder::new()
                 .prefix(HIDDEN)
-                .make_in(folder(&self.path), |link| {
-                    Ok(rustix::fs::linkat(CWD, reached_by(&file), CWD, link, AtFlags::SYMLINK_FOLLOW)?)
-                })
+                .make_in(folder(&self.path), |link| host::name_file(&file, link))
                 .with_context(name)?
                 .into_temp_path(),
         };
@@ -210,21 +218,6 @@ pub fn without_path(error: io::Error) -> io::Error {
         Some((text, _)) => io::Error::new(error.kind(), text),
         None => error,
     }
-}
-
-/// Makes a file without a name in this directory. Returns it and a path that reaches it.
-fn unnamed(folder: &Path) -> io::Result<(fs::File, PathBuf)> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = fs::File::from(rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR)?);
-    let working = reached_by(&file);
-    // Without /proc the file could neither be opened again nor be given a name.
-    fs::metadata(&working)?;
-    Ok((file, working))
-}
-
-/// Returns a path that reaches an open file, even one without a name.
-fn reached_by(file: &fs::File) -> PathBuf {
-    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 /// Returns the directory of a file.
@@ -251,7 +244,7 @@ pub struct Output {
     /// The unfinished file; None for a device that is written in place.
     file: Option<Fresh>,
     /// The file to be replaced, locked until then, so that no process writes to it meanwhile.
-    _replaced: Option<FileDevice>,
+    replaced: Option<FileDevice>,
 }
 
 impl Output {
@@ -270,32 +263,37 @@ impl Output {
         };
         let file = Fresh::new(path)?;
         let device = new_device(file.working(), bytes).with_context(name)?;
-        Ok(Output { device: Arc::new(device), is_blank: true, form, file: Some(file), _replaced: replaced })
+        Ok(Output { device: Arc::new(device), is_blank: true, form, file: Some(file), replaced })
     }
 
     /// Opens a block device, a part of an image, or a file of a volume on several devices, to be written in place.
     /// As for [`Existing::look`], a whole file or device is its bytes, whatever format they have.
     pub fn in_place(source: &Source) -> Result<Output> {
         let options = OpenOptions { write: true, direct: false };
-        let device = match source.is_part() {
+        let device = match source.is_part() || source.is_served() {
             true => Image::open(source, options).map(|image| image.device()),
             false => FileDevice::open(source.path(), options).map(|file| Arc::new(file) as Arc<dyn Device>),
         };
         let device = device.with_context(|| source.to_string())?;
-        Ok(Output { device, is_blank: false, form: Form::Raw, file: None, _replaced: None })
+        Ok(Output { device, is_blank: false, form: Form::Raw, file: None, replaced: None })
     }
 
     /// Gives the file its final name.
     pub fn finish(self) -> Result<()> {
         self.device.flush().context("cannot flush")?;
+        let _locked = self.replaced.filter(|_| host::REPLACES_OPEN_FILES);
         match (self.file, self.form) {
             (None, _) => Ok(()),
-            (Some(file), Form::Raw) => file.finish(),
+            (Some(file), Form::Raw) => {
+                drop(self.device);
+                file.finish()
+            }
             (Some(raw), Form::Sparse) => {
                 let name = || raw.path.display().to_string();
                 let used = data_ranges(raw.working()).with_context(name)?;
                 let fresh = Fresh::new(&raw.path)?;
                 write_sparse(&*self.device, &fresh, used, &ProgressBar::hidden()).with_context(name)?;
+                drop(self.device);
                 fresh.finish()
             }
         }
@@ -344,11 +342,4 @@ fn new_device(path: &Path, bytes: u64) -> io::Result<FileDevice> {
         Some(device) => Ok(device),
         None => open(false),
     }
-}
-
-/// Returns the process's file mode creation mask.
-fn umask() -> u32 {
-    let mask = rustix::process::umask(rustix::fs::Mode::empty());
-    rustix::process::umask(mask);
-    mask.bits()
 }

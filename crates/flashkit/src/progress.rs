@@ -1,10 +1,22 @@
 //! Progress of long operations, shown only on a terminal.
 
-use std::{io::IsTerminal, time::Duration};
+use std::{
+    io::IsTerminal,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::render;
+
+/// True after [`hide`].
+static HIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Hides progress from now on, also that of work below a verb, such as decompressing its image.
+pub fn hide() {
+    HIDDEN.store(true, Ordering::Relaxed);
+}
 
 /// The wish for progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +30,7 @@ pub enum Verbosity {
 impl Verbosity {
     /// Returns true if a bar is shown.
     fn shows(self) -> bool {
-        self == Verbosity::Usual && std::io::stderr().is_terminal()
+        self == Verbosity::Usual && !HIDDEN.load(Ordering::Relaxed) && std::io::stderr().is_terminal()
     }
 }
 

@@ -96,8 +96,7 @@ pub fn print<R: Serialize>(
     let format = format.into();
     self::text(|out| match format {
         Format::Json => {
-            serde_json::to_writer_pretty(&mut *out, record)?;
-            writeln!(out)
+            writeln!(out, "{}", f2fs::printable::json(&serde_json::to_string_pretty(record)?))
         }
         Format::Text => text(record, out),
     })
@@ -115,7 +114,7 @@ pub fn rows<R: Serialize>(rows: impl Iterator<Item = Result<R>>, format: impl In
         count += 1;
         if json {
             out.write_all(if n == 0 { b"[\n" } else { b",\n" })?;
-            serde_json::to_writer(&mut out, &row).map_err(io::Error::from)?;
+            out.write_all(f2fs::printable::json(&serde_json::to_string(&row)?).as_bytes())?;
             continue;
         }
         let Value::Object(fields) = serde_json::to_value(&row)? else {

@@ -1,18 +1,15 @@
 //! Sources of content (a directory, a tar archive, standard input) and changes to the content.
 
 use std::{
-    fs::{File, Metadata},
+    fs::File,
     io::{self, BufReader, Seek},
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, anyhow, bail};
 use block::{FileDevice, OpenOptions};
 use f2fs::units::Time;
-use f2fs_tree::{
-    DirSource, FileContexts, FsConfig, HostId, OwnerMap, Source, TarSource, Transform, decompressed,
-};
+use f2fs_tree::{DirSource, FileContexts, FsConfig, OwnerMap, Source, TarSource, Transform, decompressed};
 use image::Source as ImageSource;
 
 use crate::{fake_root, signature};
@@ -113,7 +110,7 @@ pub fn epoch() -> Result<Option<Time>> {
 /// A source of content. Some can be read repeatedly.
 pub enum Content {
     /// A directory, and files in it to skip: the output files.
-    Directory(PathBuf, Vec<HostId>),
+    Directory(PathBuf, Vec<PathBuf>),
     /// A tar archive in a file.
     Archive(PathBuf, File),
     /// A tar archive on standard input, which can be read only once.
@@ -140,9 +137,7 @@ impl Content {
     /// Skips these files if they lie in the directory: the output files.
     pub fn leaving_out<'a>(mut self, files: impl IntoIterator<Item = &'a Path>) -> Content {
         if let Content::Directory(_, left_out) = &mut self {
-            let facts = files.into_iter().filter_map(|file| std::fs::metadata(file).ok());
-            let files = facts.filter(Metadata::is_file);
-            left_out.extend(files.map(|facts| HostId { device: facts.dev(), ino: facts.ino() }));
+            left_out.extend(files.into_iter().filter(|file| file.is_file()).map(Path::to_path_buf));
         }
         self
     }

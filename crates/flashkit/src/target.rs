@@ -1,9 +1,8 @@
 //! The object of a verb: `IMAGE` or `IMAGE:PATH`.
 
 use std::{
-    ffi::{OsStr, OsString},
-    fmt,
-    os::unix::ffi::OsStrExt,
+    ffi::OsString,
+    fmt, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -16,9 +15,15 @@ use f2fs::{
     units::{CheckpointVer, Ino, Time},
 };
 
-use image::Source;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use image::{Format, Source};
 
-use crate::{clock, notice::notice, render, signature, size};
+use crate::{
+    clock, host, keys,
+    notice::notice,
+    render, signature, size,
+    unpacked::{Purpose, Unpacked},
+};
 
 /// An image (or block device), and a path inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,16 +38,34 @@ impl From<OsString> for Target {
     /// The path starts after the first colon whose left side is an existing file, or a partition of one. So a file
     /// whose own name contains a colon is found, too.
     fn from(text: OsString) -> Target {
-        let bytes = text.as_bytes();
-        let colons = || (0..bytes.len()).filter(|at| bytes[*at] == b':');
-        let image = |at: usize| Path::new(OsStr::from_bytes(&bytes[..at]));
+        let bytes = text.as_encoded_bytes();
+        if let Some(at) = end_of_uri(bytes) {
+            let image = PathBuf::from(host::name_of(&bytes[..at]).unwrap_or_default());
+            return Target { image, path: absolute(bytes.get(at + 1..).unwrap_or_default()) };
+        }
+        let start = host::drive_bytes(bytes);
+        let colons = || (start..bytes.len()).filter(|at| bytes[*at] == b':');
+        // The bytes before a colon are a name, since the text is one.
+        let image = |at: usize| PathBuf::from(host::name_of(&bytes[..at]).unwrap_or_default());
         let is_whole = Path::new(&text).exists();
         let exists = |at: &usize| Source::parse(image(*at)).path().exists();
         match colons().find(exists).or(colons().next()).filter(|_| !is_whole) {
-            Some(at) => Target { image: image(at).into(), path: absolute(&bytes[at + 1..]) },
+            Some(at) => Target { image: image(at), path: absolute(&bytes[at + 1..]) },
             None => Target { image: text.into(), path: b"/".to_vec() },
         }
     }
+}
+
+/// Returns the end of the URI of an NBD export, which has a slash behind its server: the colon behind the export, or the end
+/// of the text. A URI of TCP has a colon before the port as well.
+fn end_of_uri(text: &[u8]) -> Option<usize> {
+    if !image::is_uri(text) {
+        return None;
+    }
+    let server = text.windows(3).position(|bytes| bytes == b"://")? + 3;
+    let export = text[server..].iter().position(|byte| *byte == b'/')? + server;
+    let colon = text[export..].iter().position(|byte| *byte == b':');
+    Some(colon.map_or(text.len(), |at| export + at))
 }
 
 /// Normalises a path: one slash before each name, and one at the end if there were any, which denotes a
@@ -55,7 +78,7 @@ fn absolute(path: &[u8]) -> Vec<u8> {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", render::name(self.image.as_os_str().as_bytes()), render::name(&self.path))
+        write!(f, "{}:{}", render::name(self.image.as_os_str().as_encoded_bytes()), render::name(&self.path))
     }
 }
 
@@ -68,7 +91,7 @@ pub struct Image {
     pub further: Further,
 }
 
-/// The place of a volume beyond its image: a range of the image, and the further devices.
+/// The place of a volume beyond its image: a range of the image, and the further devices; and its keys.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub struct Further {
     /// A further device of a multi-device volume; repeat in the volume's order.
@@ -76,18 +99,23 @@ pub struct Further {
     pub devices: Vec<PathBuf>,
     #[command(flatten)]
     pub range: Range,
+    /// The master key of encrypted files and directories: a file of its bytes or of hexadecimal digits, or the digits
+    /// themselves, which other users of the machine may see; repeat for more keys. For a policy of version 1 whose
+    /// descriptor is not derived from the key: DESCRIPTOR:FILE.
+    #[arg(long = "key", value_name = "FILE|HEX")]
+    pub keys: Vec<OsString>,
 }
 
 impl Further {
     /// Returns the source of each device of the volume, the first of which is the image.
     pub fn sources(&self, image: &Path) -> Vec<Source> {
-        let further = self.devices.iter().map(Source::parse);
+        let further = self.devices.iter().map(|path| self.range.format.of(Source::parse(path)));
         std::iter::once(self.range.of(image)).chain(further).collect()
     }
 }
 
-/// The range of an image that holds the volume, for an image without a table of partitions.
-#[derive(clap::Args, Debug, Clone, Copy, Default)]
+/// The range of an image that holds the volume, for an image without a table of partitions; and the format of the image.
+#[derive(clap::Args, Debug, Clone, Default)]
 pub struct Range {
     /// First byte of the volume in the image: 1M, 68157440.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -95,12 +123,45 @@ pub struct Range {
     /// Length of the volume from --offset on; to the end of the image by default.
     #[arg(long, value_name = "SIZE", requires = "offset", value_parser = size::parse)]
     pub length: Option<u64>,
+    #[command(flatten)]
+    pub format: ImageFormat,
+}
+
+/// The format of an image, where its first bytes should not decide.
+#[derive(clap::Args, Debug, Clone, Default)]
+pub struct ImageFormat {
+    /// Format of the image, whatever its first bytes are. With qcow2, the backing file that the image names is opened, too,
+    /// if it lies beside the image.
+    #[arg(long = "format", value_name = "FORMAT", value_parser = format_parser())]
+    pub image_format: Option<Format>,
+    /// Backing file of a qcow2 image, in place of the one that the image names.
+    #[arg(long, value_name = "FILE")]
+    pub backing: Option<PathBuf>,
+}
+
+fn format_parser() -> impl TypedValueParser<Value = Format> {
+    let names = PossibleValuesParser::new(Format::ALL.map(Format::name));
+    names.try_map(|name| name.parse::<Format>())
+}
+
+impl ImageFormat {
+    /// Adds the format to a source.
+    pub fn of(&self, source: Source) -> Source {
+        let source = match self.image_format {
+            Some(format) => source.with_format(format),
+            None => source,
+        };
+        match &self.backing {
+            Some(backing) => source.with_backing(backing.clone()),
+            None => source,
+        }
+    }
 }
 
 impl Range {
     /// Returns the range of an image.
-    pub fn of(self, image: &Path) -> Source {
-        let source = Source::parse(image);
+    pub fn of(&self, image: &Path) -> Source {
+        let source = self.format.of(Source::parse(image));
         match self.offset {
             Some(offset) => source.range(offset, self.length),
             None => source,
@@ -125,6 +186,18 @@ pub fn destination(volume: &Engine, at: &Target, name: &[u8], kind: FileType) ->
     }
 }
 
+/// Bytes of a sector of a regular file, in which f2fs-tools count.
+const FILE_SECTOR_BYTES: u32 = 512;
+
+/// Returns the size of the sectors in which f2fs-tools count the size of a block device or file, which need not exist.
+pub fn sector_bytes(path: &Path) -> io::Result<u32> {
+    if !path.exists() {
+        return Ok(FILE_SECTOR_BYTES);
+    }
+    let file = FileDevice::open(path, OpenOptions::default())?;
+    Ok(if file.is_block_device() { file.geometry().sector_bytes } else { FILE_SECTOR_BYTES })
+}
+
 /// Opens an image for reading only.
 pub fn open_device(source: &Source) -> Result<Arc<dyn Device>> {
     Ok(open_image(source, OpenOptions::default())?.device())
@@ -135,9 +208,12 @@ pub fn open_device_to_write(source: &Source) -> Result<Arc<dyn Device>> {
     Ok(open_image(source, OpenOptions { write: true, direct: false })?.device())
 }
 
-/// Opens an image. For reading, opens it even if another process writes to it, with a warning.
+/// Opens an image. For reading, opens it even if another process writes to it, with a warning. A compressed image is read
+/// from a temporary file.
 pub fn open_image(source: &Source, how: OpenOptions) -> Result<image::Image> {
-    let image = image::Image::open(source, how).with_context(|| source.to_string())?;
+    let unpacked = Unpacked::of(source, if how.write { Purpose::Change } else { Purpose::Read })?;
+    let held = unpacked.as_ref().map_or(source, |unpacked| &unpacked.source);
+    let image = image::Image::open(held, how).with_context(|| source.to_string())?;
     if let Some(user) = image.writer() {
         warn_of_writer(source.path(), user);
     }
@@ -247,11 +323,15 @@ fn open<D: Device + 'static>(
     let sources = further.sources(image);
     let mut device = |source: &Source| -> Result<Arc<dyn Device>> {
         let image = open_image(source, how)?;
-        Ok(image.device_over(wrap(image.file().clone())))
+        Ok(match image.file() {
+            Some(file) => image.device_over(wrap(file.clone())),
+            None => image.device(),
+        })
     };
     let devices = sources.iter().map(&mut device).collect::<Result<Vec<_>>>()?;
     let not_opened = |error| not_opened(&sources[0], error);
     let device = f2fs::engine::join(devices).map_err(not_opened)?;
+    let options = Options { keys: keys::keyring(&further.keys)?, ..options };
     Engine::open(device, options).map_err(not_opened)
 }
 
@@ -262,7 +342,7 @@ fn not_opened(source: &Source, error: f2fs::Error) -> anyhow::Error {
 
 /// Explains an error of opening an image. If the image is not F2FS, the message names its content.
 pub fn with_content(source: &Source, error: anyhow::Error) -> anyhow::Error {
-    let open = || image::Image::open(source, OpenOptions::default()).ok();
+    let open = || open_image(source, OpenOptions::default()).ok();
     let content = || signature::describe(&*open()?.device(), source).ok()?;
     let is_other = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(f2fs::Error::NotF2fs(_))));
     match is_other.then(content).flatten() {
@@ -382,12 +462,17 @@ impl Target {
     fn open_at(&self, further: &Further, link: FinalSymlink) -> Result<(Engine, Ino)> {
         let volume = open_read_only(&self.image, further)?;
         let ino = volume.resolve(&self.path, link).with_context(|| self.to_string())?;
+        if !further.keys.is_empty() {
+            volume.require_key(ino).with_context(|| self.to_string())?;
+        }
         Ok((volume, ino))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
     use super::*;
 
     #[test]
@@ -414,6 +499,14 @@ mod tests {
             assert_eq!(parse(format!("{plain_text}{root}")), target);
         }
         assert_eq!(parse(format!("{odd_text}:/c")), Target { image: odd.clone(), path: b"/c".to_vec() });
+        for (text, image, path) in [
+            ("nbd://host:99/disk:/a:b", "nbd://host:99/disk", "/a:b"),
+            ("nbd://host/", "nbd://host/", "/"),
+            ("nbd://host/#2:/etc", "nbd://host/#2", "/etc"),
+            ("nbd+unix:///?socket=/run/s:/etc", "nbd+unix:///?socket=/run/s", "/etc"),
+        ] {
+            assert_eq!(parse(text.into()), Target { image: image.into(), path: path.into() });
+        }
         let odd_path = [plain.as_os_str().as_bytes(), b":\xff/\n"].concat();
         let odd_path = Target::from(OsStr::from_bytes(&odd_path).to_owned());
         assert_eq!(odd_path, Target { image: plain.clone(), path: b"/\xff/\n".to_vec() });

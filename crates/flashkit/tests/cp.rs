@@ -220,6 +220,13 @@ fn a_full_disk_is_named_and_left_as_it_was() {
         assert_eq!(error, "flashkit: v.img:/f: small/f: No space left on device\n");
         assert_eq!(names(&small.0), [""; 0]);
     }
+    // Nothing is left for the state of a card.
+    fs::write(small.0.join("rest"), vec![7; 1 << 20]).unwrap();
+    for _ in 0..2 {
+        let error = fails(dir, &["card", "new", "--profile", "survey-class4", "small/a.card"]);
+        assert!(error.contains("No space left on device"), "{error}");
+        assert_eq!(names(&small.0), ["rest"]);
+    }
 }
 
 #[test]

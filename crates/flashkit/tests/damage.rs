@@ -12,7 +12,7 @@ use std::{
 
 use block::{FileDevice, OpenOptions};
 use f2fs::{
-    engine::{Engine, NewNode, Options},
+    engine::{Caller, Engine, NewNode, Options},
     format::{
         block_size::{DENTRY_BYTES, NAME_SLOT_BYTES},
         dentry::Dentries,
@@ -65,11 +65,11 @@ fn walks_of_directories_that_hold_one_another_end_and_change_nothing() {
     // Without inode checksums, a changed name is accepted.
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "-O", ""]);
     let mut volume = open_to_write(&image);
-    let top = volume.create(ROOT, b"top", &NewNode::new(DIR)).unwrap();
-    let middle = volume.create(top, b"middle", &NewNode::new(DIR)).unwrap();
-    let back = volume.create(middle, b"back", &NewNode::new(DIR)).unwrap();
-    volume.create(middle, b"file", &NewNode::new(FILE)).unwrap();
-    volume.create(ROOT, b"elsewhere", &NewNode::new(DIR)).unwrap();
+    let top = volume.begin(Caller::ADMIN).create(ROOT, b"top", &NewNode::new(DIR)).unwrap();
+    let middle = volume.begin(Caller::ADMIN).create(top, b"middle", &NewNode::new(DIR)).unwrap();
+    let back = volume.begin(Caller::ADMIN).create(middle, b"back", &NewNode::new(DIR)).unwrap();
+    volume.begin(Caller::ADMIN).create(middle, b"file", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).create(ROOT, b"elsewhere", &NewNode::new(DIR)).unwrap();
     volume.unmount().unwrap();
     drop(volume);
     let _ = back;
@@ -106,10 +106,10 @@ fn memory_grows_linearly_with_the_depth() {
     let mut at = ROOT;
     for _ in 0..2000 {
         // Each level has names that remain while a subdirectory is walked, and a file with a second name.
-        let file = volume.create(at, &[b'z'; 200], &NewNode::new(FILE)).unwrap();
-        volume.link(file, at, &[b'a'; 200]).unwrap();
-        volume.create(at, &[b'y'; 200], &NewNode::new(0o140_644)).unwrap();
-        at = volume.create(at, &[b'd'; 200], &NewNode::new(DIR)).unwrap();
+        let file = volume.begin(Caller::ADMIN).create(at, &[b'z'; 200], &NewNode::new(FILE)).unwrap();
+        volume.begin(Caller::ADMIN).link(file, at, &[b'a'; 200]).unwrap();
+        volume.begin(Caller::ADMIN).create(at, &[b'y'; 200], &NewNode::new(0o140_644)).unwrap();
+        at = volume.begin(Caller::ADMIN).create(at, &[b'd'; 200], &NewNode::new(DIR)).unwrap();
     }
     volume.unmount().unwrap();
     drop(volume);
@@ -241,13 +241,13 @@ fn a_damaged_name_does_not_lead_changes_to_its_directory() {
     // Without inode checksums, a changed name is accepted.
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "-O", ""]);
     let mut volume = open_to_write(&image);
-    let top = volume.create(ROOT, b"top", &NewNode::new(DIR)).unwrap();
-    volume.create(top, b"damaged", &NewNode::new(DIR)).unwrap();
-    volume.symlink(ROOT, b"link", b"top/damaged/.", &NewNode::new(0o120_777)).unwrap();
-    let x = volume.create(ROOT, b"x", &NewNode::new(DIR)).unwrap();
-    let y = volume.create(x, b"y", &NewNode::new(DIR)).unwrap();
-    volume.create(y, b"file", &NewNode::new(FILE)).unwrap();
-    volume.symlink(ROOT, b"sound", b"x/y/", &NewNode::new(0o120_777)).unwrap();
+    let top = volume.begin(Caller::ADMIN).create(ROOT, b"top", &NewNode::new(DIR)).unwrap();
+    volume.begin(Caller::ADMIN).create(top, b"damaged", &NewNode::new(DIR)).unwrap();
+    volume.begin(Caller::ADMIN).symlink(ROOT, b"link", b"top/damaged/.", &NewNode::new(0o120_777)).unwrap();
+    let x = volume.begin(Caller::ADMIN).create(ROOT, b"x", &NewNode::new(DIR)).unwrap();
+    let y = volume.begin(Caller::ADMIN).create(x, b"y", &NewNode::new(DIR)).unwrap();
+    volume.begin(Caller::ADMIN).create(y, b"file", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).symlink(ROOT, b"sound", b"x/y/", &NewNode::new(0o120_777)).unwrap();
     volume.unmount().unwrap();
     drop(volume);
     redirect(&image, top, b"damaged", y);

@@ -254,6 +254,65 @@ fn a_sparse_image_is_made_read_and_converted() {
 }
 
 #[test]
+fn an_image_is_converted_into_an_existing_partition() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    empty_file(dir, "disk.img", 96);
+    let table = "label: gpt\nstart=1MiB,size=8MiB\nstart=16MiB,size=64MiB\n";
+    if run(dir, "sfdisk", &["-q", "disk.img"], table).is_none() {
+        return;
+    }
+    let mut expected = fs::read(dir.join("disk.img")).unwrap();
+    expected[16 << 20..80 << 20].fill(0xA5);
+    fs::write(dir.join("disk.img"), &expected).unwrap();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "60M"]);
+    let volume = fs::read(dir.join("v.img")).unwrap();
+    for (arguments, told) in [
+        (
+            &["v.img", "disk.img#1"][..],
+            "disk.img#1: 8388608 bytes, too small for the 62914560 bytes of v.img",
+        ),
+        (&["v.img", "disk.img#2", "--to", "sparse"], "--to sparse makes a file"),
+        (&["-f", "disk.img#1", "disk.img#2"], "convert that to a file first"),
+        (&["v.img", "disk.img#3"], "no partition \"3\""),
+    ] {
+        let error = fails(dir, &[&["convert", "-q"], arguments].concat());
+        assert!(error.contains(told), "{error}");
+    }
+    ok(dir, &["convert", "-q", "v.img", "disk.img#2"]);
+    expected[16 << 20..76 << 20].copy_from_slice(&volume);
+    assert!(fs::read(dir.join("disk.img")).unwrap() == expected, "the rest of the disk is as it was");
+    assert!(!dir.join("disk.img#2").exists());
+    let error = fails(dir, &["convert", "-q", "v.img", "disk.img#2"]);
+    assert!(error.contains("disk.img#2: carries F2FS; -f overwrites it"), "{error}");
+    ok(dir, &["convert", "-qf", "v.img", "disk.img#2"]);
+    assert_eq!(ok(dir, &["ls", "disk.img#2"]), "");
+}
+
+#[test]
+fn an_image_is_converted_onto_a_block_device_and_not_in_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "60M"]);
+    fs::write(dir.join("card"), vec![0xA5; 64 << 20]).unwrap();
+    let attached = Command::new("losetup").args(["--show", "-f", "card"]).current_dir(dir).output();
+    let Some(attached) = attached.ok().filter(|run| run.status.success()) else {
+        eprintln!("skipped: there is no loop device");
+        return;
+    };
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let converted = flashkit(dir, &["convert", "-q", "v.img", &device]);
+    let kind = fs::symlink_metadata(&device).unwrap().file_type();
+    let detached = Command::new("losetup").args(["-d", &device]).status().unwrap();
+    assert!(converted.status.success() && detached.success(), "{converted:?}");
+    assert!(std::os::unix::fs::FileTypeExt::is_block_device(&kind));
+    let card = fs::read(dir.join("card")).unwrap();
+    assert!(
+        card[..60 << 20] == fs::read(dir.join("v.img")).unwrap()[..] && card[60 << 20..] == [0xA5; 4 << 20]
+    );
+}
+
+#[test]
 fn a_volume_in_a_qcow2_image_is_changed_in_place() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
@@ -264,22 +323,31 @@ fn a_volume_in_a_qcow2_image_is_changed_in_place() {
     }
     fs::create_dir(dir.join("tree")).unwrap();
     fs::write(dir.join("tree/file"), vec![3; 5_000_000]).unwrap();
-    ok(dir, &["import", "-q", "tree", "disk.qcow2"]);
-    ok(dir, &["mv", "disk.qcow2:/file", "disk.qcow2:/moved"]);
+    let error = fails(dir, &["ls", "disk.qcow2"]);
+    assert!(
+        error.contains("it is not opened unasked") && error.contains("--format qcow2 opens it"),
+        "{error}"
+    );
+    let with_format = ["--format", "qcow2"];
+    ok(dir, &[&["import", "-q", "tree", "disk.qcow2"], &with_format[..]].concat());
+    ok(dir, &[&["mv", "disk.qcow2:/file", "disk.qcow2:/moved"], &with_format[..]].concat());
     assert!(ok(dir, &["ls", "base"]).is_empty(), "the backing file is not changed");
     if rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists() {
         fs::create_dir(dir.join("mnt")).unwrap();
-        ok(dir, &["mount", "disk.qcow2", "mnt"]);
+        ok(dir, &["mount", "disk.qcow2", "mnt", "--format", "qcow2"]);
         fs::write(dir.join("mnt/new"), vec![4; 3_000_000]).unwrap();
         run(dir, "umount", &["mnt"], "").unwrap();
         run(dir, "flock", &["--timeout", "60", "disk.qcow2", "true"], "").unwrap();
-        assert_eq!(ok(dir, &["cat", "disk.qcow2:/new"]).into_bytes(), vec![4; 3_000_000]);
+        assert_eq!(
+            ok(dir, &["cat", "disk.qcow2:/new", "--backing", "base"]).into_bytes(),
+            vec![4; 3_000_000]
+        );
     }
     run(dir, "qemu-img", &["check", "-q", "disk.qcow2"], "").unwrap();
     run(dir, "qemu-img", &["convert", "-O", "raw", "disk.qcow2", "raw"], "").unwrap();
     run(dir, "fsck.f2fs", &["--dry-run", "raw"], "");
     assert_eq!(ok(dir, &["cat", "raw:/moved"]).into_bytes(), vec![3; 5_000_000]);
-    ok(dir, &["convert", "-q", "disk.qcow2", "ours"]);
+    ok(dir, &["convert", "-q", "disk.qcow2", "ours", "--format", "qcow2"]);
     assert!(fs::read(dir.join("ours")).unwrap() == fs::read(dir.join("raw")).unwrap());
 }
 
@@ -306,4 +374,91 @@ fn a_resize_keeps_the_container_of_a_qcow2_image_whole() {
     ok(dir, &["resize", "-q", "disk.qcow2"]);
     assert_eq!(ok(dir, &["cat", "disk.qcow2:/file"]).into_bytes(), vec![3; 3_000_000]);
     assert!(ok(dir, &["fsck", "-q", "disk.qcow2"]).contains("clean"));
+}
+
+#[test]
+fn a_compressed_image_is_read_and_not_changed() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    fs::write(dir.join("file"), vec![3; 3_000_000]).unwrap();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "100M"]);
+    ok(dir, &["cp", "file", "v.img:/file"]);
+    for (program, end) in [("gzip", "gz"), ("xz", "xz"), ("zstd", "zst")] {
+        let packed = format!("v.img.{end}");
+        if run(dir, program, &["-q", "-k", "v.img"], "").is_none() {
+            continue;
+        }
+        assert_eq!(ok(dir, &["cat", &format!("{packed}:/file")]).into_bytes(), vec![3; 3_000_000]);
+        assert_eq!(ok(dir, &["ls", &packed]), "file\n");
+        ok(dir, &["fsck", "-n", &packed]);
+        ok(dir, &["convert", "-q", "-f", &packed, "back.img"]);
+        assert!(fs::read(dir.join("back.img")).unwrap() == fs::read(dir.join("v.img")).unwrap());
+        let before = fs::read(dir.join(&packed)).unwrap();
+        let error = fails(dir, &["rm", &format!("{packed}:/file")]);
+        assert!(
+            error.contains("a compressed image is only read; decompress it (flashkit convert"),
+            "{error}"
+        );
+        assert!(fails(dir, &["resize", &packed, "200M"]).contains("a compressed image is only read"));
+        assert!(fs::read(dir.join(&packed)).unwrap() == before);
+        fs::write(dir.join("cut"), &before[..before.len() / 2]).unwrap();
+        let error = fails(dir, &["ls", "cut"]);
+        assert!(error.contains("the compressed data is damaged or cut off"), "{error}");
+        // The bytes of the file itself.
+        assert!(fails(dir, &["ls", &packed, "--format", "raw"]).contains("compressed data"));
+    }
+    if rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists() {
+        fs::create_dir(dir.join("mnt")).unwrap();
+        assert!(fails(dir, &["mount", "v.img.gz", "mnt"]).contains("-o ro mounts it for reading"));
+        ok(dir, &["mount", "v.img.gz", "mnt", "-o", "ro"]);
+        assert!(fs::read(dir.join("mnt/file")).unwrap() == vec![3; 3_000_000]);
+        run(dir, "umount", &["mnt"], "").unwrap();
+    }
+}
+
+#[test]
+fn images_in_unknown_compression_are_named_and_quiet_hides_the_progress_of_decompressing() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    fs::write(dir.join("v.img.bz2"), "BZh91AY&SY").unwrap();
+    let error = fails(dir, &["ls", "v.img.bz2"]);
+    assert!(error.contains("data compressed with bzip2"), "{error}");
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "200M"]);
+    if run(dir, "gzip", &["v.img"], "").is_none() {
+        return;
+    }
+    for (option, shown) in [("-n", true), ("-nq", false)] {
+        let line = format!("{} fsck {option} v.img.gz", env!("CARGO_BIN_EXE_flashkit"));
+        let Some(said) = run(dir, "script", &["-qec", &line, "/dev/null"], "") else { return };
+        assert_eq!(said.contains("decompressing"), shown, "{said}");
+    }
+}
+
+#[test]
+fn partitions_and_sparse_images_inside_of_compressed_files_are_read() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    empty_file(dir, "disk.img", 96);
+    if run(dir, "sfdisk", &["-q", "disk.img"], "label: gpt\nstart=16MiB,size=64MiB,name=root\n").is_none() {
+        return;
+    }
+    fs::write(dir.join("file"), "content\n").unwrap();
+    ok(dir, &["mkfs", "-q", "disk.img#root"]);
+    ok(dir, &["cp", "file", "disk.img#root:/file"]);
+    // Several streams in one file, as pigz and split downloads have them.
+    let bytes = fs::read(dir.join("disk.img")).unwrap();
+    let (one, two) = bytes.split_at(40_000_001);
+    let mut packed = Vec::new();
+    for part in [one, two] {
+        fs::write(dir.join("part"), part).unwrap();
+        run(dir, "gzip", &["-f", "part"], "").unwrap();
+        packed.extend(fs::read(dir.join("part.gz")).unwrap());
+    }
+    fs::write(dir.join("disk.img.gz"), packed).unwrap();
+    assert_eq!(ok(dir, &["cat", "disk.img.gz#root:/file"]), "content\n");
+    assert!(ok(dir, &["partitions", "disk.img.gz"]).contains("F2FS"));
+    assert!(fails(dir, &["mkfs", "-f", "disk.img.gz#root"]).contains("a compressed image is only read"));
+    ok(dir, &["convert", "-q", "disk.img#root", "v.simg", "--to", "sparse"]);
+    run(dir, "gzip", &["v.simg"], "").unwrap();
+    assert_eq!(ok(dir, &["cat", "v.simg.gz:/file"]), "content\n");
 }

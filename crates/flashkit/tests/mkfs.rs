@@ -245,8 +245,10 @@ fn an_overprovision_of_0_is_automatic_and_sizes_have_both_kinds_of_units() {
         ok(dir, &["mkfs", "-q", "-f", "v.img", "--size", size]);
         assert_eq!(fs::metadata(dir.join("v.img")).unwrap().len(), bytes, "{size}");
     }
-    let refused = flashkit(dir, &["mkfs", "v.img", "--size", "1e3M"]);
-    assert_eq!(refused.status.code(), Some(2));
+    for (option, value) in [("--size", "1e3M"), ("-s", "0")] {
+        let refused = flashkit(dir, &["mkfs", "v.img", option, value]);
+        assert_eq!(refused.status.code(), Some(2), "{option} {value}");
+    }
 }
 
 #[test]
@@ -310,7 +312,7 @@ fn under_fakeroot(dir: &Path, script: &str) -> String {
 }
 
 #[test]
-fn owners_and_nodes_that_fakeroot_pretends_reach_the_volume() {
+fn owners_and_nodes_that_fakeroot_pretends_reach_the_volume_and_come_back() {
     if !has("fakeroot") || !has("setpriv") {
         return;
     }
@@ -330,7 +332,8 @@ fn owners_and_nodes_that_fakeroot_pretends_reach_the_volume() {
          $flashkit mkfs -q i.img --size 64M; $flashkit import -q r i.img
          for image in f.img i.img; do
              for path in a dev/null; do $flashkit stat $image:/$path --json; done
-         done",
+         done
+         $flashkit export -q f.img out; stat -c 'exported: %u:%g %a %F' out/a out/dev/null",
     );
     for (field, count) in [
         ("\"uid\": 5,", 2),
@@ -338,6 +341,8 @@ fn owners_and_nodes_that_fakeroot_pretends_reach_the_volume() {
         ("\"mode\": \"4755\"", 2),
         ("\"uid\": 0,", 2),
         ("\"kind\": \"character device\"", 2),
+        ("exported: 5:6 4755 regular file", 1),
+        ("exported: 0:0 644 character special file", 1),
     ] {
         assert_eq!(listed.matches(field).count(), count, "{field} in {listed}");
     }

@@ -216,6 +216,25 @@ fn a_mounted_block_device_is_the_source_of_its_mount() {
     );
 }
 
+/// The kernel shows a second read-only mount of a device as the first one.
+#[test]
+fn read_only_mounts_of_one_block_device_have_each_its_own_process() {
+    run_script(
+        "flashkit mkdir img:/dir
+         loop=$(attach img)
+         for round in 1 2 3 4 5 6; do
+             flashkit mount -o ro $loop m1 & first=$!
+             flashkit mount -o ro $loop m2 & second=$!
+             wait $first; wait $second
+             same \"$(ls m1) $(ls m2)\" \"dir dir\"
+             umount m1
+             same \"$(ls m2)\" dir
+             umount m2; ended $loop
+         done
+         flashkit mkdir $loop:/other",
+    );
+}
+
 #[test]
 fn a_mounted_block_device_is_discarded_and_written_while_it_is_mounted() {
     run_script(

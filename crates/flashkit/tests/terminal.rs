@@ -69,6 +69,10 @@ fn names_are_safe_to_show() {
         vec!["import", &nothing, &image],
         vec!["import", "source", &image],
     ];
+    for call in 0..7 {
+        calls.push([&calls[call], &["--json"][..]].concat());
+    }
+    calls.push(vec!["fsck", &image, "--json"]);
     let other = format!("{hostile}.2");
     for name in ["one", &other] {
         File::create(dir.join(name)).unwrap().set_len(64 << 20).unwrap();

@@ -7,7 +7,7 @@ use std::{
     ffi::CString,
     io::{self, IoSliceMut},
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::Path,
@@ -15,6 +15,7 @@ use std::{
 };
 
 use rustix::{
+    event::{PollFd, PollFlags, Timespec},
     fs::{Mode, OFlags},
     mount::{MountFlags, UnmountFlags},
     net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType},
@@ -152,6 +153,7 @@ fn mount_directly(
     }
     let [with_device, without_device] = mount_types(arguments.subtype);
     let device_mount = DeviceMount {
+        fuse: device.as_fd(),
         dir,
         kind: with_device,
         flags: arguments.flags,
@@ -165,6 +167,7 @@ fn mount_directly(
 
 /// A mount that waits for its block device.
 pub struct DeviceMount<'a> {
+    fuse: BorrowedFd<'a>,
     dir: &'a Path,
     kind: String,
     flags: MountFlags,
@@ -175,10 +178,25 @@ impl DeviceMount<'_> {
     /// Mounts with a block device, which the kernel opens exclusively.
     ///
     /// # Errors
-    /// Those of mount(2).
+    /// Those of mount(2), and [`io::ErrorKind::ResourceBusy`] if another process has mounted the device read-only by
+    /// FUSE: the kernel then shows that mount here, too, and would never send requests to this process.
     pub fn mount(&self, block_device: &Path) -> io::Result<()> {
-        mount_as(self.dir, block_device.as_os_str().as_bytes(), &self.kind, self.flags, self.data.clone())
+        mount_as(self.dir, block_device.as_os_str().as_bytes(), &self.kind, self.flags, self.data.clone())?;
+        let is_connected = is_connected(self.fuse);
+        if let Ok(true) = is_connected {
+            return Ok(());
+        }
+        rustix::mount::unmount(self.dir, UnmountFlags::DETACH)?;
+        Err(is_connected.err().unwrap_or(io::ErrorKind::ResourceBusy.into()))
     }
+}
+
+/// Returns true if an open `/dev/fuse` belongs to a mount. Otherwise the kernel reports an error to poll(2)
+/// (`fuse_dev_poll`).
+fn is_connected(fuse: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut state = [PollFd::new(&fuse, PollFlags::IN)];
+    rustix::event::poll(&mut state, Some(&Timespec::default()))?;
+    Ok(!state[0].revents().contains(PollFlags::ERR))
 }
 
 fn mount_as(dir: &Path, source: &[u8], kind: &str, flags: MountFlags, data: String) -> io::Result<()> {

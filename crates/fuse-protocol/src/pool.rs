@@ -1,6 +1,6 @@
 //! The worker threads, and the parked requests, which no thread handles yet.
 //!
-//! *Invariant*: some threads are always left for requests that only read. Writers take turns, and a turn can
+//! *Invariant*: some threads are left for requests that only read, as long as the parked requests fit. Writers take turns, and a turn can
 //! last as long as the device takes to flush. So at most [`CHANGING_MAX`] threads handle requests that may
 //! wait for a turn. Further requests of this kind are parked until one of these threads is free.
 

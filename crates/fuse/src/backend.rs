@@ -59,6 +59,9 @@ struct Adapter {
     block_bytes: u32,
     connection: Arc<Connection>,
     write_back: WriteBack,
+    /// Write-backs before space is taken. They are in the order of their requests and may take as long as an
+    /// allocation does, so other write-backs have a queue of their own.
+    write_back_for_space: WriteBack,
     /// Device number of the mount in the mount table.
     device: Option<(u32, u32)>,
     caching: WriteCaching,
@@ -87,10 +90,11 @@ pub fn mount(
     let (connection, mounter) =
         Connection::mount_with_device(dir, &arguments, |mount| source::attach(image, access, mount))?;
     let connection = Arc::new(connection);
-    let write_back = WriteBack::start(connection.clone(), {
+    let start_write_back = || {
         let fs = fs.clone();
-        move |message| fs.record_fault(message)
-    });
+        WriteBack::start(connection.clone(), move |message| fs.record_fault(message))
+    };
+    let (write_back, write_back_for_space) = (start_write_back(), start_write_back());
     // At least two: one worker may wait for a write-back that another worker has to answer; see `WriteBack`.
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
@@ -101,6 +105,7 @@ pub fn mount(
         block_bytes,
         connection: connection.clone(),
         write_back,
+        write_back_for_space,
         device: block::mounts().ok().and_then(|all| mounts::device_on(&all, dir)),
         caching: if options.direct_write { WriteCaching::Bypassed } else { WriteCaching::WriteBack },
         report: OnceLock::new(),
@@ -178,7 +183,7 @@ impl Handler for Adapter {
             opcode::IOCTL => self.ioctl(request, response),
             opcode::FALLOCATE => self.allocate(request, response),
             opcode::LSEEK => self.seek(request, response),
-            opcode::COPY_FILE_RANGE => self.copy(request, output),
+            opcode::COPY_FILE_RANGE => self.copy(request, response),
             // The kernel then falls back to its own implementation, if it has one.
             _ => Err(Errno::NOSYS),
         }

@@ -142,12 +142,10 @@ impl KernelCache {
     }
 
     /// Returns the files that the kernel has to write back before `bytes` are reserved: those whose data
-    /// might no longer fit.
-    pub fn to_write_back_before_allocating(&self, bytes: u64) -> Vec<Ino> {
-        match self.leaves_short_of_space(bytes) {
-            true => self.dirty_files.take(|| self.fs.open_for_writing()),
-            false => Vec::new(),
-        }
+    /// might no longer fit. The list is empty if an earlier request has taken them, which may still wait for
+    /// their data. Returns `None` if there is plenty of space.
+    pub fn to_write_back_before_allocating(&self, bytes: u64) -> Option<Vec<Ino>> {
+        self.leaves_short_of_space(bytes).then(|| self.dirty_files.take(|| self.fs.open_for_writing()))
     }
 
     /// Returns true if the kernel's dirty pages may not fit once `bytes` are taken.

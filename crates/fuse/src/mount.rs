@@ -142,7 +142,7 @@ impl Mount {
             }
             opened => opened?,
         };
-        let medium = match images.first().is_some_and(|image| image.file().is_block_device()) {
+        let medium = match images.first().and_then(Image::file).is_some_and(|file| file.is_block_device()) {
             true => Medium::BlockDevice,
             false => Medium::File,
         };
@@ -151,7 +151,7 @@ impl Mount {
         // Without a readable root directory the mount would be useless.
         volume.stat(volume.superblock().root_ino).map_err(at)?;
         let file = match &images[..] {
-            [image] if image.is_whole_file() => Arc::downgrade(image.file()),
+            [image] => image.whole_file().map_or_else(Weak::new, Arc::downgrade),
             _ => Weak::new(),
         };
         let writer = images.iter().find_map(|image| image.writer().cloned());
@@ -323,10 +323,11 @@ fn open_volume(
     options: f2fs::engine::Options,
     wrap: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
 ) -> f2fs::Result<Engine> {
-    images.iter().for_each(|image| image.file().expect_reads(ReadPattern::Scattered));
+    let expect = |reads| images.iter().filter_map(Image::file).for_each(|file| file.expect_reads(reads));
+    expect(ReadPattern::Scattered);
     let devices = images.iter().map(Image::device).collect();
     let volume = f2fs::engine::join(devices).and_then(|device| Engine::open(wrap(device), options));
-    images.iter().for_each(|image| image.file().expect_reads(ReadPattern::Usual));
+    expect(ReadPattern::Usual);
     volume
 }
 

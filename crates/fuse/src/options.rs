@@ -5,6 +5,7 @@ mod parse;
 use std::time::Duration;
 
 use f2fs::{
+    Keyring,
     engine::{self, ActiveLogs, FsyncNames, InPlace, Options, Policy},
     format::inode::Compression,
     units::Time,
@@ -106,6 +107,8 @@ pub struct MountOptions {
     pub direct_write: bool,
     /// Source in the mount table. With `None`, it is the image.
     pub source_name: Option<String>,
+    /// Master keys of encrypted files and directories; not an option of `-o`.
+    pub keys: Keyring,
 }
 
 impl Default for MountOptions {
@@ -143,6 +146,7 @@ impl Default for MountOptions {
             direct: false,
             direct_write: false,
             source_name: None,
+            keys: Keyring::default(),
         }
     }
 }
@@ -251,6 +255,7 @@ impl MountOptions {
             inline_data: self.inline_data,
             inline_dentry: self.inline_dentry,
             inline_xattr: self.inline_xattr,
+            keys: self.keys.clone(),
             compression: self.compression,
             compressed_extensions: self.compressed_extensions.clone(),
             plain_extensions: self.plain_extensions.clone(),

@@ -19,7 +19,8 @@ pub enum SourceAccess {
 /// as mount(8) creates one. We do not read or write that loop device. Returns false if there is no permission to create
 /// it.
 pub fn attach(image: &Image, access: SourceAccess, mount: &DeviceMount<'_>) -> io::Result<bool> {
-    let file = image.file();
+    // The kernel has no device for an NBD export of ours.
+    let Some(file) = image.file() else { return Ok(false) };
     if file.is_block_device() && image.is_whole_file() {
         let path = file.path().canonicalize()?;
         return file.hand_over(|| mount.mount(&path));

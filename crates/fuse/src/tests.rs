@@ -1,4 +1,5 @@
-//! Tests of requests through a mount that this process answers: panics, and more writers than threads.
+//! Tests of requests through a mount that this process answers: panics, more writers than threads, and long
+//! allocations.
 
 use std::{
     fs::{self, File},
@@ -15,15 +16,16 @@ use std::{
 
 use block::{Device, Geometry, MemoryDevice};
 use f2fs::{
-    engine::{Engine, NewNode, Options},
+    engine::{Caller, Engine, NewNode, Options},
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::{Ino, Time},
 };
 use fuse_protocol::{CHANGING_MAX, contain};
 use image::{Image, Source};
-use posix::{Atime, Errno, FileSystem, Settings};
+use posix::{Atime, Errno, FileSystem, OpenFor, OpenMode, Settings};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 
-use crate::{Event, MountOptions, backend, background::Background};
+use crate::{Event, MountOptions, backend, background::Background, cache::KernelCache};
 
 /// Formats an empty volume.
 fn format(device: &Arc<MemoryDevice>) -> Engine {
@@ -90,13 +92,18 @@ impl Device for Panics {
 
 /// A volume with a small and a long file on a [`Panics`] device.
 fn with_files() -> (Arc<Panics>, Arc<FileSystem>, Ino) {
-    let inner = Arc::new(MemoryDevice::new(64 << 20));
+    with_files_on(64 << 20)
+}
+
+/// The same on a device of this size.
+fn with_files_on(bytes: u64) -> (Arc<Panics>, Arc<FileSystem>, Ino) {
+    let inner = Arc::new(MemoryDevice::new(bytes));
     let mut volume = format(&inner);
     let root = volume.superblock().root_ino;
-    let small = volume.create(root, b"small", &NewNode::new(0o100_644)).unwrap();
-    volume.write(small, 0, b"kept").unwrap();
-    let long = volume.create(root, b"long", &NewNode::new(0o100_644)).unwrap();
-    volume.write(long, 0, &[7; 1 << 20]).unwrap();
+    let small = volume.begin(Caller::ADMIN).create(root, b"small", &NewNode::new(0o100_644)).unwrap();
+    volume.begin(Caller::ADMIN).write(small, 0, b"kept").unwrap();
+    let long = volume.begin(Caller::ADMIN).create(root, b"long", &NewNode::new(0o100_644)).unwrap();
+    volume.begin(Caller::ADMIN).write(long, 0, &[7; 1 << 20]).unwrap();
     volume.unmount().unwrap();
     drop(volume);
     let (in_reads, in_writes, in_flushes) = Default::default();
@@ -273,6 +280,53 @@ fn readers_are_answered_while_more_writers_wait_than_there_are_threads() {
             assert!(is_read, "the reader waited for a writer");
         });
         assert_eq!(modes(mnt), format!("{WRITERS} 600"));
+    });
+    fs.unmount().unwrap();
+}
+
+/// On a small volume, space is always short. The first of two allocations writes back the dirty pages, and so takes
+/// their files from the set.
+#[test]
+fn a_second_allocation_waits_for_the_data_that_the_first_one_writes_back() {
+    let (_, fs, long) = with_files();
+    let cache = KernelCache::new(fs.clone());
+    let caller = posix::Caller { uid: 0, gid: 0, pid: 0 };
+    let mode = OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() };
+    cache.open(caller, long, mode).unwrap();
+    assert_eq!(cache.to_write_back_before_allocating(1), Some(vec![long]));
+    assert_eq!(cache.to_write_back_before_allocating(1), Some(vec![]), "it is queued behind the first one");
+    let (_, fs, _) = with_files_on(1 << 30);
+    assert_eq!(KernelCache::new(fs).to_write_back_before_allocating(1), None);
+}
+
+/// On a small volume, space is always short.
+#[test]
+fn seeks_are_answered_while_an_allocation_waits_for_a_flush() {
+    if !can_mount() {
+        return;
+    }
+    let (device, fs, _) = with_files();
+    while_mounted(&fs, |mnt| {
+        let open = |name: &str| File::options().read(true).write(true).open(mnt.join(name)).unwrap();
+        let (small, long) = (open("small"), open("long"));
+        // So that there is something to flush.
+        shell(mnt, "touch new");
+        device.hold_flushes();
+        let (has_found, fs) = (&AtomicBool::new(false), &fs);
+        thread::scope(|scope| {
+            scope.spawn(move || shell(mnt, "sync -f ."));
+            assert!(comes_true(|| device.held_flushes() > 0));
+            scope.spawn(|| fallocate(&long, FallocateFlags::empty(), 0, 4 << 20).unwrap());
+            assert!(comes_true(|| fs.waiting_writers() > 1));
+            scope.spawn(|| {
+                assert_eq!(seek(&small, SeekFrom::Hole(0)), Ok(4));
+                has_found.store(true, Ordering::SeqCst);
+            });
+            let is_found = comes_true(|| has_found.load(Ordering::SeqCst));
+            device.release_flushes();
+            assert!(is_found, "the seek waited for the allocation");
+        });
+        assert_eq!(long.metadata().unwrap().len(), 4 << 20);
     });
     fs.unmount().unwrap();
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use f2fs::{
-    engine::{Engine, NewNode, Options, QuotaLimits, SetAttr},
+    engine::{Caller, Engine, NewNode, Options, QuotaLimits, SetAttr},
     format::{BlockSize, quota::QuotaKind},
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::Time,
@@ -352,10 +352,13 @@ fn limits_of_quota_hold_for_users() {
     );
     let mut volume = Engine::open(Arc::new(device.unwrap()), Options::new(Time::default)).unwrap();
     let limits = QuotaLimits { space_hard_kib: 1000, inodes_hard: 4, ..QuotaLimits::default() };
-    volume.set_quota_limits(QuotaKind::User, 2000, limits).unwrap();
+    volume.begin(Caller::ADMIN).set_quota_limits(QuotaKind::User, 2000, limits).unwrap();
     let root = volume.superblock().root_ino;
-    let dir = volume.create(root, b"dir", &NewNode { uid: 2000, ..NewNode::new(0o040_755) }).unwrap();
-    volume.set_attr(dir, &SetAttr { uid: Some(2000), ..SetAttr::default() }).unwrap();
+    let dir = volume
+        .begin(Caller::ADMIN)
+        .create(root, b"dir", &NewNode { uid: 2000, ..NewNode::new(0o040_755) })
+        .unwrap();
+    volume.begin(Caller::ADMIN).set_attr(dir, &SetAttr { uid: Some(2000), ..SetAttr::default() }).unwrap();
     volume.unmount().unwrap();
     drop(volume);
 

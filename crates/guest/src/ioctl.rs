@@ -13,6 +13,10 @@ use rustix::{
     ioctl::{IntegerSetter, NoArg, Opcode, Updater, ioctl, opcode},
 };
 
+use crate::op::Policy;
+
+/// Bytes of an fscrypt key descriptor.
+pub const KEY_DESCRIPTOR_BYTES: usize = 8;
 /// Bytes of an fscrypt key identifier.
 pub const KEY_IDENTIFIER_BYTES: usize = 16;
 
@@ -153,23 +157,39 @@ pub fn enable_verity(fd: impl AsFd) -> Result<()> {
     call::<{ opcode::write::<[u8; 128]>(b'f', 133) }, 128>(fd, arg).map(drop)
 }
 
-/// Adds an fscrypt master key to the file system that `fd` lies on, and returns its identifier.
-pub fn add_encryption_key(fd: impl AsFd, key: &[u8; 64]) -> Result<[u8; KEY_IDENTIFIER_BYTES]> {
+/// Adds an fscrypt master key to the file system that `fd` lies on, by the descriptor of policies of version 1 or, without
+/// one, by its identifier, which it returns.
+pub fn add_encryption_key(
+    fd: impl AsFd,
+    key: &[u8; 64],
+    descriptor: Option<[u8; KEY_DESCRIPTOR_BYTES]>,
+) -> Result<[u8; KEY_IDENTIFIER_BYTES]> {
     const HEAD: usize = 80;
     let mut arg = [0; HEAD + 64];
-    arg[0..4].copy_from_slice(&2_u32.to_le_bytes()); // by identifier
+    let by: u32 = if descriptor.is_some() { 1 } else { 2 };
+    arg[0..4].copy_from_slice(&by.to_le_bytes());
+    arg[8..8 + KEY_DESCRIPTOR_BYTES].copy_from_slice(&descriptor.unwrap_or_default());
     arg[40..44].copy_from_slice(&(key.len() as u32).to_le_bytes());
     arg[HEAD..].copy_from_slice(key);
     let out = call::<{ opcode::read_write::<[u8; HEAD]>(b'f', 23) }, { HEAD + 64 }>(fd, arg)?;
     Ok(out[8..8 + KEY_IDENTIFIER_BYTES].try_into().expect("sixteen bytes"))
 }
 
-/// Sets an fscrypt policy, version 2, on an empty directory: AES-256-XTS for contents, AES-256-CTS for names,
-/// names padded to 32 bytes.
-pub fn set_encryption_policy(fd: impl AsFd, key: &[u8; KEY_IDENTIFIER_BYTES]) -> Result<()> {
+/// Sets an fscrypt policy on an empty directory. `identifier` is the name of its key in a policy of version 2.
+pub fn set_encryption_policy(
+    fd: impl AsFd,
+    policy: &Policy,
+    identifier: &[u8; KEY_IDENTIFIER_BYTES],
+) -> Result<()> {
     let mut arg = [0; 24];
-    arg[..4].copy_from_slice(&[2, 1, 4, 3]); // version, contents, names, padding
-    arg[8..].copy_from_slice(key);
+    arg[1..4].copy_from_slice(&[policy.contents, policy.names, policy.flags]);
+    match policy.descriptor {
+        Some(descriptor) => arg[4..4 + KEY_DESCRIPTOR_BYTES].copy_from_slice(&descriptor),
+        None => {
+            arg[0] = 2;
+            arg[8..].copy_from_slice(identifier);
+        }
+    }
     call::<{ opcode::read::<[u8; 12]>(b'f', 19) }, 24>(fd, arg).map(drop)
 }
 

@@ -98,7 +98,7 @@ pub enum Op {
     /// Enables fs-verity on a file.
     Verity { path: Bytes },
     /// Adds an fscrypt key of 64 bytes `byte`, and sets a policy with it on an empty directory.
-    Encrypt { dir: Bytes, byte: u8 },
+    Encrypt { dir: Bytes, byte: u8, policy: Policy },
     /// Writes a file of /proc or /sys.
     Tune { path: Bytes, value: Bytes },
     /// Answers with the content of a small file.
@@ -224,4 +224,22 @@ pub enum Answer {
         /// Standard error.
         stderr: Bytes,
     },
+}
+
+/// A policy of fscrypt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// Descriptor of the key in a policy of version 1; a policy without one has version 2.
+    pub descriptor: Option<[u8; 8]>,
+    /// Number of the mode of contents.
+    pub contents: u8,
+    /// Number of the mode of names.
+    pub names: u8,
+    /// Padding of names and scheme of vectors.
+    pub flags: u8,
+}
+
+impl Policy {
+    /// Version 2, AES-256-XTS for contents, AES-256-CTS for names, names padded to 32 bytes.
+    pub const USUAL: Policy = Policy { descriptor: None, contents: 1, names: 4, flags: 3 };
 }

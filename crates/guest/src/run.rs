@@ -178,10 +178,13 @@ impl Runner {
             Op::Collect { path } => ioctl::collect_garbage(self.readable(path)?)?,
             Op::Checkpoint { path } => ioctl::write_checkpoint(self.readable(path)?)?,
             Op::Verity { path } => ioctl::enable_verity(self.readable(path)?)?,
-            Op::Encrypt { dir, byte } => {
+            Op::Encrypt { dir, byte, policy } => {
                 let dir = self.readable(dir)?;
-                let key = ioctl::add_encryption_key(dir.as_fd(), &[*byte; 64])?;
-                ioctl::set_encryption_policy(dir.as_fd(), &key)?;
+                // Version 1 derives equal halves from equal blocks, which XTS refuses.
+                let step = u8::from(policy.descriptor.is_some());
+                let key = std::array::from_fn(|n| byte.wrapping_add(step * n as u8));
+                let key = ioctl::add_encryption_key(dir.as_fd(), &key, policy.descriptor)?;
+                ioctl::set_encryption_policy(dir.as_fd(), policy, &key)?;
             }
             Op::Tune { path, value } => fs::write(self.at(path), &value.0)?,
             Op::Read { path } => {

@@ -5,7 +5,7 @@ use std::io;
 use block::Device;
 
 /// Reads bytes of a device. Returns None if the device ends before.
-pub fn read(device: &dyn Device, offset: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
+pub fn read(device: &(impl Device + ?Sized), offset: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
     if !device.geometry().contains(offset, length as u64) {
         return Ok(None);
     }

@@ -1,41 +1,54 @@
 //! Opening of an image, through its formats and tables, down to the bytes that are meant.
 
-use std::{io, ops::Range, path::Path, sync::Arc};
+use std::{io, ops::Range, sync::Arc};
 
 use block::{Device, FileDevice, InUse, OpenOptions};
 
 use crate::{
+    backing,
     bytes::invalid,
     extents::{Extent, Extents},
-    qcow2::{self, Qcow2},
+    format::Format,
     source::{Part, Source},
-    sparse::{self, SparseImage},
+    sparse::SparseImage,
     table::{Table, TableKind},
 };
 
-/// Maximum number of backing files behind each other.
-const BACKING_MAX: usize = 16;
-
-/// An open image. The file or device at the bottom is claimed as a whole, whichever part of it is meant.
+/// An open image. The file or device at the bottom is claimed as a whole, whichever part of it is meant. An NBD export is
+/// not: the protocol has no locks.
 pub struct Image {
-    file: Arc<FileDevice>,
+    bottom: Bottom,
     /// The disk in the file, if the file is not the disk itself.
     decoded: Option<Arc<dyn Device>>,
     /// Parts in parts of the disk, from the outermost one.
     parts: Vec<Vec<Extent>>,
 }
 
+/// The bytes below the formats and parts.
+enum Bottom {
+    File(Arc<FileDevice>),
+    /// The export of an NBD server.
+    Served(Arc<dyn Device>),
+}
+
 impl Image {
-    /// Opens an image. The format follows from the first bytes.
+    /// Opens an image. The format follows from the first bytes, unless the source names it. A backing file is opened only if
+    /// the source names the format or the backing file.
     ///
     /// # Errors
     /// Those of [`FileDevice::open`]; [`io::ErrorKind::NotFound`] and [`io::ErrorKind::InvalidData`] if the part does not
     /// exist, or the image or its table is damaged; [`io::ErrorKind::Unsupported`] if the image cannot be changed and
     /// `options` ask for that.
     pub fn open(source: &Source, options: OpenOptions) -> io::Result<Image> {
-        let file = Arc::new(FileDevice::open(source.path(), options)?);
-        let decoded = decode(&file, source.path())?;
-        let mut image = Image { file, decoded, parts: Vec::new() };
+        let (bottom, decoded) = match serve(source, options)? {
+            Some(served) => (Bottom::Served(served), None),
+            None => {
+                let file = Arc::new(FileDevice::open(source.path(), options)?);
+                let decoded = decode(&file, source)?;
+                (Bottom::File(file), decoded)
+            }
+        };
+        let mut image = Image { bottom, decoded, parts: Vec::new() };
         for part in source.parts() {
             let device = image.device();
             let extents = extents_of(&*device, part, options)?;
@@ -46,14 +59,22 @@ impl Image {
         Ok(image)
     }
 
-    /// Returns the file or block device at the bottom.
-    pub fn file(&self) -> &Arc<FileDevice> {
-        &self.file
+    /// Returns the file or block device at the bottom. `None` for an NBD export.
+    pub fn file(&self) -> Option<&Arc<FileDevice>> {
+        match &self.bottom {
+            Bottom::File(file) => Some(file),
+            Bottom::Served(_) => None,
+        }
     }
 
     /// Returns true if the image is all of the [file](Self::file), so that offsets are the same in both.
     pub fn is_whole_file(&self) -> bool {
-        self.decoded.is_none() && self.parts.is_empty()
+        self.whole_file().is_some()
+    }
+
+    /// Returns the [file](Self::file) if the image is all of it.
+    pub fn whole_file(&self) -> Option<&Arc<FileDevice>> {
+        self.file().filter(|_| self.decoded.is_none() && self.parts.is_empty())
     }
 
     /// Returns true if the file is the disk itself, and not a disk in a format of its own.
@@ -63,15 +84,18 @@ impl Image {
 
     /// Returns the user that writes to an image opened for reading; see [`FileDevice::writer`].
     pub fn writer(&self) -> Option<&InUse> {
-        self.file.writer()
+        self.file()?.writer()
     }
 
     /// Returns the bytes of the image.
     pub fn device(&self) -> Arc<dyn Device> {
-        self.device_over(self.file.clone())
+        match &self.bottom {
+            Bottom::File(file) => self.device_over(file.clone()),
+            Bottom::Served(served) => self.device_over(served.clone()),
+        }
     }
 
-    /// Returns the bytes of the image, with `file` in place of the file at the bottom: a wrapper of the same file. An image
+    /// Returns the bytes of the image, with `file` in place of what is at the bottom: a wrapper of the same file or export. An image
     /// in a format of its own does not use the wrapper.
     pub fn device_over(&self, file: Arc<dyn Device>) -> Arc<dyn Device> {
         let disk = self.decoded.clone().unwrap_or(file);
@@ -82,76 +106,43 @@ impl Image {
     }
 }
 
-/// Opens the disk in a file whose format is not that of the disk itself.
-fn decode(file: &Arc<FileDevice>, path: &Path) -> io::Result<Option<Arc<dyn Device>>> {
-    let mut start = [0; 4];
-    if !file.geometry().contains(0, start.len() as u64) {
-        return Ok(None);
+/// Connects to the NBD export that a source names. Returns None for a file. The disk is the export as it is: the server
+/// knows the format of its file.
+#[cfg(unix)]
+fn serve(source: &Source, options: OpenOptions) -> io::Result<Option<Arc<dyn Device>>> {
+    let Some(uri) = source.uri()? else { return Ok(None) };
+    if source.format().is_some_and(|format| format != Format::Raw) || source.backing().is_some() {
+        let what = "the server of an NBD export decodes its format; --format and --backing are for files";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
-    file.read(0, &mut start)?;
-    match start {
-        sparse::MAGIC if file.is_writable() => {
+    let client = block::nbd::Client::open(&uri)?;
+    if options.write && client.is_read_only() {
+        return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the NBD server offers it read-only"));
+    }
+    Ok(Some(Arc::new(client)))
+}
+
+#[cfg(not(unix))]
+fn serve(_: &Source, _: OpenOptions) -> io::Result<Option<Arc<dyn Device>>> {
+    Ok(None)
+}
+
+/// Opens the disk in a file whose format is not that of the disk itself.
+fn decode(file: &Arc<FileDevice>, source: &Source) -> io::Result<Option<Arc<dyn Device>>> {
+    let format = source.format().map_or_else(|| Format::probe(file), Ok)?;
+    if let (Some(backing), Format::Raw | Format::Sparse) = (source.backing(), format) {
+        let what = format!("a {format} image has no backing file, so {} is not one", backing.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    match format {
+        Format::Sparse if file.is_writable() => {
             let what = "an Android sparse image cannot be changed in place; flashkit convert makes a raw image of it, and a \
                         sparse one of that";
             Err(io::Error::new(io::ErrorKind::Unsupported, what))
         }
-        sparse::MAGIC => Ok(Some(Arc::new(SparseImage::open(file.clone())?))),
-        qcow2::MAGIC => Ok(Some(Arc::new(open_qcow2(file.clone(), path, 0)?))),
-        _ => Ok(None),
-    }
-}
-
-fn open_qcow2(file: Arc<FileDevice>, path: &Path, depth: usize) -> io::Result<Qcow2> {
-    Qcow2::open(file, |backing| open_backing(backing, path, depth))
-}
-
-/// Opens the backing file of the image at `image`. An image may come from anywhere, so the file must lie in the image's
-/// directory or below it.
-fn open_backing(backing: &qcow2::Backing, image: &Path, depth: usize) -> io::Result<Arc<dyn Device>> {
-    let name = &backing.name;
-    let refused = |why: String| {
-        let what = format!("the backing file {name:?} of {}: {why}", image.display());
-        io::Error::new(io::ErrorKind::Unsupported, what)
-    };
-    if depth >= BACKING_MAX {
-        return Err(refused(format!("more than {BACKING_MAX} files behind each other")));
-    }
-    let image_path = image.canonicalize()?;
-    let directory = image_path.parent().unwrap_or(Path::new("/"));
-    let path = directory.join(name).canonicalize().map_err(|error| refused(error.to_string()))?;
-    if !path.starts_with(directory) {
-        return Err(refused(
-            "it lies outside of the directory of the image, so it is not opened; qemu-img rebase or convert makes an image \
-             without it"
-                .into(),
-        ));
-    }
-    if !path.is_file() {
-        return Err(refused("it is not a regular file".into()));
-    }
-    let file = Arc::new(
-        FileDevice::open(&path, OpenOptions::default()).map_err(|error| refused(error.to_string()))?,
-    );
-    open_backing_format(file, backing.format.as_deref(), &path, depth)
-        .map_err(|error| io::Error::new(error.kind(), refused(error.to_string())))
-}
-
-fn open_backing_format(
-    file: Arc<FileDevice>,
-    format: Option<&str>,
-    path: &Path,
-    depth: usize,
-) -> io::Result<Arc<dyn Device>> {
-    let mut start = [0; 4];
-    if file.geometry().contains(0, start.len() as u64) {
-        file.read(0, &mut start)?;
-    }
-    match format {
-        Some("raw") => Ok(file),
-        Some("qcow2") => Ok(Arc::new(open_qcow2(file, path, depth + 1)?)),
-        None if start == qcow2::MAGIC => Ok(Arc::new(open_qcow2(file, path, depth + 1)?)),
-        None => Ok(file),
-        Some(other) => Err(invalid(format!("unknown format {other:?}"))),
+        Format::Sparse => Ok(Some(Arc::new(SparseImage::open(file.clone())?))),
+        Format::Qcow2 => Ok(Some(Arc::new(backing::open_qcow2(file.clone(), source)?))),
+        Format::Raw => Ok(None),
     }
 }
 
@@ -165,6 +156,10 @@ fn extents_of(disk: &dyn Device, part: &Part, options: OpenOptions) -> io::Resul
                     let what = format!(
                         "partition {selector:?} contains the logical partitions, so it is not written"
                     );
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+                }
+                if let Some(conflict) = table.conflict.as_ref().filter(|_| options.write) {
+                    let what = format!("partition {selector:?} is not written: {conflict}");
                     return Err(io::Error::new(io::ErrorKind::Unsupported, what));
                 }
                 Ok(partition.extents.clone())
@@ -197,4 +192,53 @@ fn range(disk: &dyn Device, offset: u64, length: Option<u64>) -> io::Result<Rang
         )));
     }
     Ok(offset..offset + length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::logical_tests;
+
+    #[test]
+    fn a_partition_of_a_super_image_whose_copies_differ_is_read_and_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("super");
+        let device = FileDevice::create(&path, 8 << 20).unwrap();
+        let write = OpenOptions { write: true, direct: false };
+        logical_tests::make(&device, &[("system_a", &[(16, 0, 2048)])]);
+        let mut other = vec![0; 65536];
+        let (copy_at, backup_at) = (12288, 12288 + 65536);
+        device.read(backup_at, &mut other).unwrap();
+        logical_tests::make(&device, &[("system_a", &[(16, 0, 4096)])]);
+        drop(device);
+        let source = Source::parse(dir.path().join("super#system_a"));
+        Image::open(&source, write).unwrap();
+        FileDevice::open(&path, write).unwrap().write(backup_at, &other).unwrap();
+        Image::open(&source, OpenOptions::default()).unwrap();
+        let error = Image::open(&source, write).err().unwrap().to_string();
+        let told = format!(
+            "partition \"system_a\" is not written: the copies of the super partition's metadata at the bytes {copy_at} \
+             and {backup_at} differ"
+        );
+        assert_eq!(error, told);
+    }
+
+    #[test]
+    fn a_partition_of_a_super_image_whose_slots_differ_is_written_by_the_table_of_the_first_slot() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = FileDevice::create(dir.path().join("super"), 8 << 20).unwrap();
+        logical_tests::make_two(
+            &device,
+            &[("system_a", &[(16, 0, 2048)])],
+            &[("system_b", &[(16, 0, 4096)])],
+        );
+        drop(device);
+        let write = OpenOptions { write: true, direct: false };
+        let open = |name: &str| Image::open(&Source::parse(dir.path().join(name)), write);
+        open("super#system_a").unwrap().device().write(0, b"new").unwrap();
+        let mut bytes = [0; 3];
+        FileDevice::open(dir.path().join("super"), write).unwrap().read(2048 * 512, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"new");
+        assert!(open("super#system_b").is_err());
+    }
 }

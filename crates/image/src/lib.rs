@@ -6,15 +6,20 @@
 //! *Invariants*: this crate knows no file system. Bytes of an image are untrusted: damage gives an error with its place,
 //! and no table makes the crate allocate or loop without bound.
 
+mod backing;
+mod beside;
 mod bytes;
 mod extents;
+mod format;
 mod image;
 mod qcow2;
 mod source;
 pub mod sparse;
 mod table;
 
+pub use beside::file_beside;
 pub use extents::{Extent, Extents};
+pub use format::Format;
 pub use image::Image;
-pub use source::{Part, Source};
+pub use source::{Part, Source, is_uri};
 pub use table::{Partition, Table, TableKind};

@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::format::Format;
+
 /// Separates the name of a file or device from the name of a partition.
 const MARK: u8 = b'#';
 
@@ -23,11 +25,14 @@ pub enum Part {
     },
 }
 
-/// The name of an image: `disk.img`, `/dev/sda`, `disk.img#2`, `disk.img#data`.
+/// The name of an image: `disk.img`, `/dev/sda`, `disk.img#2`, `disk.img#data`; and the format of the file, if the caller
+/// knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     path: PathBuf,
     parts: Vec<Part>,
+    format: Option<Format>,
+    backing: Option<PathBuf>,
 }
 
 impl Source {
@@ -35,22 +40,67 @@ impl Source {
     /// longest part in front of a `#` that exists.
     pub fn parse(text: impl AsRef<OsStr>) -> Source {
         let text = text.as_ref();
-        let whole = || Source { path: text.into(), parts: Vec::new() };
+        let source = |path: PathBuf, parts: Vec<Part>| Source { path, parts, format: None, backing: None };
+        let whole = || source(text.into(), Vec::new());
         if Path::new(text).exists() {
             return whole();
         }
         let bytes = text.as_encoded_bytes();
         let marks = (0..bytes.len()).rev().filter(|at| bytes[*at] == MARK);
         let mut split = marks.map(|at| (prefix(bytes, at), &bytes[at + 1..]));
-        let Some((path, rest)) = split.find(|(path, _)| path.exists()) else { return whole() };
+        let found = split.find(|(path, _)| path.exists()).or_else(|| split_uri(bytes));
+        let Some((path, rest)) = found else { return whole() };
         let parts = rest.split(|byte| *byte == MARK).map(|part| String::from_utf8_lossy(part).into_owned());
-        Source { path, parts: parts.map(Part::Partition).collect() }
+        source(path, parts.map(Part::Partition).collect())
     }
 
     /// Narrows the image to a range of its bytes, to the end if it has no length.
     pub fn range(mut self, offset_bytes: u64, length_bytes: Option<u64>) -> Source {
         self.parts.push(Part::Range { offset_bytes, length_bytes });
         self
+    }
+
+    /// Returns the URI of the NBD export, if the name is one and not that of a file. Files that exist take precedence.
+    ///
+    /// # Errors
+    /// [`std::io::ErrorKind::InvalidInput`] if the rest of the URI is wrong.
+    #[cfg(unix)]
+    pub fn uri(&self) -> std::io::Result<Option<block::nbd::Uri>> {
+        let bytes = self.path.as_os_str().as_encoded_bytes();
+        if !block::nbd::Uri::is_at(bytes) || self.path.exists() {
+            return Ok(None);
+        }
+        String::from_utf8_lossy(bytes).parse().map(Some)
+    }
+
+    /// Returns true if the name is the URI of an NBD export and not that of a file.
+    pub fn is_served(&self) -> bool {
+        #[cfg(unix)]
+        return !matches!(self.uri(), Ok(None));
+        #[cfg(not(unix))]
+        return false;
+    }
+
+    /// Sets the format of the file, whatever its first bytes are.
+    #[must_use]
+    pub fn with_format(self, format: Format) -> Source {
+        Source { format: Some(format), ..self }
+    }
+
+    /// Sets the backing file, in place of the one that the image names.
+    #[must_use]
+    pub fn with_backing(self, path: PathBuf) -> Source {
+        Source { backing: Some(path), ..self }
+    }
+
+    /// Returns the format of the file, if the caller has named it.
+    pub fn format(&self) -> Option<Format> {
+        self.format
+    }
+
+    /// Returns the backing file, if the caller has named it.
+    pub fn backing(&self) -> Option<&Path> {
+        self.backing.as_deref()
     }
 
     /// Returns the file or device.
@@ -60,7 +110,7 @@ impl Source {
 
     /// Returns the same part of another file or device, or of the same one by another name.
     pub fn with_path(&self, path: PathBuf) -> Source {
-        Source { path, parts: self.parts.clone() }
+        Source { path, ..self.clone() }
     }
 
     /// Returns the parts, from the outermost one.
@@ -90,6 +140,24 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Path::new(&self.name()).display())
     }
+}
+
+/// Returns true for a text that begins as the URI of an NBD export. On systems without Unix sockets no text does.
+#[must_use]
+pub fn is_uri(text: &[u8]) -> bool {
+    #[cfg(unix)]
+    return block::nbd::Uri::is_at(text);
+    #[cfg(not(unix))]
+    return {
+        let _ = text;
+        false
+    };
+}
+
+/// Splits the URI of an export from the partitions behind its first `#`.
+fn split_uri(bytes: &[u8]) -> Option<(PathBuf, &[u8])> {
+    let at = bytes.iter().position(|byte| *byte == MARK).filter(|_| is_uri(bytes))?;
+    Some((prefix(bytes, at), &bytes[at + 1..]))
 }
 
 /// Returns the path before a `#`.

@@ -6,6 +6,8 @@
 mod gpt;
 mod logical;
 mod mbr;
+#[cfg(test)]
+pub(crate) use logical::tests as logical_tests;
 
 use std::{fmt, io};
 
@@ -79,6 +81,9 @@ pub struct Table {
     pub kind: TableKind,
     /// Partitions in the order of their numbers.
     pub partitions: Vec<Partition>,
+    /// Copies of the table that contradict each other, in words. Either copy may be the valid one, so a write to a
+    /// partition of one may hit a partition of the other.
+    pub conflict: Option<String>,
 }
 
 impl Table {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use block::{Device, FileDevice, OpenOptions, Rng};
-use flashkit_image::{Image, Source, sparse};
+use flashkit_image::{Format, Image, Source, sparse};
 
 const WRITE: OpenOptions = OpenOptions { write: true, direct: false };
 const DISK: u64 = 24 << 20;
@@ -30,6 +30,10 @@ fn run(dir: &Path, program: &str, arguments: &[&str]) -> Option<String> {
 
 fn open(dir: &Path, name: &str, options: OpenOptions) -> std::io::Result<Image> {
     Image::open(&Source::parse(dir.join(name)), options)
+}
+
+fn open_qcow2(dir: &Path, name: &str, options: OpenOptions) -> std::io::Result<Image> {
+    Image::open(&Source::parse(dir.join(name)).with_format(Format::Qcow2), options)
 }
 
 fn content(device: &dyn Device) -> Vec<u8> {
@@ -152,7 +156,7 @@ fn sums_in_a_sparse_image_are_checked() {
 fn change_at_random(dir: &Path, name: &str, mut expected: Vec<u8>, seed: u64) {
     let mut rng = Rng::new(seed);
     for round in 0..4 {
-        let image = open(dir, name, WRITE).unwrap();
+        let image = open_qcow2(dir, name, WRITE).unwrap();
         let device = image.device();
         for _ in 0..60 {
             let start = rng.below(DISK);
@@ -181,7 +185,7 @@ fn change_at_random(dir: &Path, name: &str, mut expected: Vec<u8>, seed: u64) {
         run(dir, "qemu-img", &["check", "-q", "-f", "qcow2", name]).unwrap();
         run(dir, "qemu-img", &["convert", "-f", "qcow2", "-O", "raw", name, "back"]).unwrap();
         assert!(fs::read(dir.join("back")).unwrap() == expected, "{name}, round {round}");
-        assert!(content(&*open(dir, name, OpenOptions::default()).unwrap().device()) == expected);
+        assert!(content(&*open_qcow2(dir, name, OpenOptions::default()).unwrap().device()) == expected);
     }
 }
 
@@ -231,7 +235,7 @@ fn backing_files_and_compressed_clusters_are_read_and_never_written() {
         let base = fs::read(dir.join("base")).unwrap();
         run(dir, "qemu-img", &["create", "-q", "-f", "qcow2", "-b", "base", "-F", kind, "top", &size])
             .unwrap();
-        assert!(content(&*open(dir, "top", OpenOptions::default()).unwrap().device()) == bytes);
+        assert!(content(&*open_qcow2(dir, "top", OpenOptions::default()).unwrap().device()) == bytes);
         change_at_random(dir, "top", bytes.clone(), 21);
         assert!(fs::read(dir.join("base")).unwrap() == base);
         if kind == "qcow2" {
@@ -263,15 +267,67 @@ fn a_backing_file_outside_of_the_image_s_directory_is_not_opened() {
         if create(name).is_none() {
             return;
         }
-        let error = open(dir, "images/q", OpenOptions::default()).err().unwrap().to_string();
+        let error = open_qcow2(dir, "images/q", OpenOptions::default()).err().unwrap().to_string();
         assert!(error.contains("outside of the directory of the image"), "{name}: {error}");
     }
     for (image, backing) in [("one", "two"), ("two", "one")] {
         let arguments = ["create", "-q", "-u", "-f", "qcow2", "-b", backing, "-F", "qcow2", image, "1M"];
         run(dir, "qemu-img", &arguments).unwrap();
     }
-    let error = open(dir, "one", OpenOptions::default()).err().unwrap().to_string();
+    let error = open_qcow2(dir, "one", OpenOptions::default()).err().unwrap().to_string();
     assert!(error.contains("more than 16 files behind each other"), "{error}");
+}
+
+/// A guest can write any header to the start of a raw image.
+#[test]
+fn a_backing_file_is_opened_only_if_the_caller_names_the_format_or_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("images")).unwrap();
+    fs::write(dir.join("images/secret"), vec![b's'; 1 << 20]).unwrap();
+    fs::write(dir.join("other"), vec![b'o'; 1 << 20]).unwrap();
+    let create = ["create", "-q", "-f", "qcow2", "-b", "secret", "-F", "raw", "images/guest", "1M"];
+    if run(dir, "qemu-img", &create).is_none() {
+        return;
+    }
+    let source = Source::parse(dir.join("images/guest"));
+    let first = |source: &Source| {
+        let mut byte = [0];
+        let device = Image::open(source, OpenOptions::default())?.device();
+        device.read(0, &mut byte).map(|()| byte[0])
+    };
+    let error = first(&source).unwrap_err().to_string();
+    let told = "the backing file \"secret\" of";
+    assert!(error.contains(told) && error.contains("it is not opened unasked"), "{error}");
+    assert_eq!(first(&source.clone().with_format(Format::Raw)).unwrap(), b'Q');
+    assert_eq!(first(&source.clone().with_format(Format::Qcow2)).unwrap(), b's');
+    assert_eq!(first(&source.clone().with_backing(dir.join("other"))).unwrap(), b'o');
+    let error = first(&source.clone().with_format(Format::Raw).with_backing(dir.join("other"))).unwrap_err();
+    assert!(error.to_string().contains("a raw image has no backing file"), "{error}");
+    // A header that does not name the format: the kind of the extension is unknown.
+    let mut bytes = fs::read(dir.join("images/guest")).unwrap();
+    let at = bytes.windows(4).position(|bytes| bytes == [0xE2, 0x79, 0x2A, 0xCA]).unwrap();
+    bytes[at] = 1;
+    fs::write(dir.join("images/guest"), bytes).unwrap();
+    let error = first(&source.with_format(Format::Qcow2)).unwrap_err().to_string();
+    assert!(error.contains("does not name the format of that file; qemu-img rebase -u"), "{error}");
+}
+
+#[test]
+fn a_discard_of_a_disk_that_claims_an_exbibyte_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    if run(dir, "qemu-img", &["create", "-q", "-f", "qcow2", "-o", "cluster_size=2M", "q", "1E"]).is_none() {
+        return;
+    }
+    let image = open(dir, "q", WRITE).unwrap();
+    let device = image.device();
+    device.write(1 << 59, &[7; 512]).unwrap();
+    device.discard(0, 1 << 60).unwrap();
+    device.flush().unwrap();
+    let mut bytes = [9; 512];
+    device.read(1 << 59, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 512]);
 }
 
 #[test]
@@ -369,10 +425,30 @@ fn an_l1_entry_without_a_place_is_a_hole_unless_it_has_reserved_bits() {
     written.unwrap();
     run(dir.path(), "qemu-img", &["check", "-q", "-f", "qcow2", "q"]).unwrap();
     let error = write_to_damaged(dir.path(), L1_AT, &(1u64 << 60).to_be_bytes()).unwrap().unwrap_err();
-    assert!(
-        error.to_string().contains("entry 0 of the L1 table, 0x1000000000000000, has reserved bits"),
-        "{error}"
-    );
+    let told = "entry 0 of the L1 table, 0x1000000000000000, has reserved bits";
+    assert!(error.to_string().contains(told), "{error}");
+    // The image still has the entry, and readers see it as well.
+    let device = open(dir.path(), "q", OpenOptions::default()).unwrap().device();
+    let error = device.read(0, &mut [0; 512]).unwrap_err().to_string();
+    assert!(error.contains(told), "{error}");
+}
+
+#[test]
+fn an_l2_table_of_two_l1_entries_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    if run(dir, "qemu-img", &["create", "-q", "-f", "qcow2", "-o", "cluster_size=512", "q", "1M"]).is_none() {
+        return;
+    }
+    let image = open(dir, "q", WRITE).unwrap();
+    image.device().write(0, &[7; 512]).and_then(|()| image.device().flush()).unwrap();
+    drop(image);
+    let mut bytes = fs::read(dir.join("q")).unwrap();
+    let l1 = u64::from_be_bytes(bytes[40..48].try_into().unwrap()) as usize;
+    bytes.copy_within(l1..l1 + 8, l1 + 8);
+    fs::write(dir.join("q"), bytes).unwrap();
+    let error = open(dir, "q", WRITE).err().unwrap().to_string();
+    assert!(error.contains("two entries of the L1 table refer to byte"), "{error}");
 }
 
 #[test]

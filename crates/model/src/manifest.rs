@@ -116,8 +116,8 @@ fn look(volume: &Engine, path: &[u8], ino: Ino) -> f2fs::Result<Entry> {
 }
 
 fn read_content(volume: &Engine, stat: &Stat, entry: &mut Entry) -> f2fs::Result<()> {
-    if stat.encrypted {
-        assert!(matches!(volume.read(stat.ino, 0, &mut [0]), Err(Error::NoKey)));
+    if volume.require_key(stat.ino).is_err() {
+        assert!(matches!(volume.read(stat.ino, 0, &mut [0]), Err(Error::NoKey | Error::OtherKey(_))));
         entry.errors.push("open: ENOKEY".to_owned());
         return Ok(());
     }

@@ -2,7 +2,9 @@
 
 use f2fs::{
     Error, Result,
-    engine::{Engine, FileSize, FinalSymlink, NewNode, Policy, RenameMode, SetAttr, SyncScope, XattrMode},
+    engine::{
+        Caller, Engine, FileSize, FinalSymlink, NewNode, Policy, RenameMode, SetAttr, SyncScope, XattrMode,
+    },
     format::{
         FileType,
         inode::{Algorithm, DeviceNumber, flag},
@@ -26,7 +28,7 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
         }
         Op::Rmdir { path } => {
             let (dir, name) = parent(volume, path)?;
-            volume.remove_dir(dir, name)
+            volume.begin(Caller::ADMIN).remove_dir(dir, name)
         }
         Op::Write { path, offset, content } => {
             let ino = match volume.resolve(&path.0, FinalSymlink::Follow) {
@@ -34,21 +36,27 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
                 Err(Error::NotFound) => create(volume, path, &NewNode::new(0o100_666))?,
                 found => found?,
             };
-            volume.write(ino, *offset, &content.to_vec())
+            volume.begin(Caller::ADMIN).write(ino, *offset, &content.to_vec())
         }
         Op::Truncate { path, size } => {
             let ino = volume.resolve(&path.0, FinalSymlink::Follow)?;
-            volume.truncate(ino, *size)
+            volume.begin(Caller::ADMIN).truncate(ino, *size)
         }
         Op::Allocate { path, how, offset, length } => {
             let ino = volume.resolve(&path.0, FinalSymlink::Follow)?;
             match how {
-                Allocate::Extend => volume.allocate_range(ino, *offset, *length, FileSize::Grows),
-                Allocate::KeepSize => volume.allocate_range(ino, *offset, *length, FileSize::Stays),
-                Allocate::Punch => volume.punch_hole(ino, *offset, *length),
-                Allocate::Zero => volume.zero_range(ino, *offset, *length, FileSize::Grows),
-                Allocate::Collapse => volume.collapse_range(ino, *offset, *length),
-                Allocate::Insert => volume.insert_range(ino, *offset, *length),
+                Allocate::Extend => {
+                    volume.begin(Caller::ADMIN).allocate_range(ino, *offset, *length, FileSize::Grows)
+                }
+                Allocate::KeepSize => {
+                    volume.begin(Caller::ADMIN).allocate_range(ino, *offset, *length, FileSize::Stays)
+                }
+                Allocate::Punch => volume.begin(Caller::ADMIN).punch_hole(ino, *offset, *length),
+                Allocate::Zero => {
+                    volume.begin(Caller::ADMIN).zero_range(ino, *offset, *length, FileSize::Grows)
+                }
+                Allocate::Collapse => volume.begin(Caller::ADMIN).collapse_range(ino, *offset, *length),
+                Allocate::Insert => volume.begin(Caller::ADMIN).insert_range(ino, *offset, *length),
             }
         }
         Op::Rename { from, to } => rename(volume, from, to, RenameMode::Replace),
@@ -57,15 +65,15 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
         Op::Link { from, to } => {
             let ino = volume.resolve(&from.0, FinalSymlink::NoFollow)?;
             let (dir, name) = parent(volume, to)?;
-            volume.link(ino, dir, name)
+            volume.begin(Caller::ADMIN).link(ino, dir, name)
         }
         Op::Symlink { target, path } => {
             let (dir, name) = parent(volume, path)?;
-            volume.symlink(dir, name, &target.0, &NewNode::new(0o120_777)).map(drop)
+            volume.begin(Caller::ADMIN).symlink(dir, name, &target.0, &NewNode::new(0o120_777)).map(drop)
         }
         Op::Unlink { path } => {
             let (dir, name) = parent(volume, path)?;
-            volume.unlink(dir, name)
+            volume.begin(Caller::ADMIN).unlink(dir, name)
         }
         Op::Mknod { path, mode, major, minor } => {
             let mut new = NewNode::new(*mode as u16);
@@ -76,11 +84,11 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
         }
         Op::SetXattr { path, name, value } => {
             let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
-            volume.set_xattr(ino, &name.0, &value.to_vec(), XattrMode::Set)
+            volume.begin(Caller::ADMIN).set_xattr(ino, &name.0, &value.to_vec(), XattrMode::Set)
         }
         Op::RemoveXattr { path, name } => {
             let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
-            volume.remove_xattr(ino, &name.0)
+            volume.begin(Caller::ADMIN).remove_xattr(ino, &name.0)
         }
         Op::Chmod { path, mode } => {
             change(volume, path, |set, _| set.permissions = Some((mode & 0o7777) as u16))
@@ -107,15 +115,15 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
             let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
             let algorithm = Algorithm::from_code(*algorithm)
                 .ok_or_else(|| Error::Invalid(format!("algorithm {algorithm}").into()))?;
-            volume.choose_compression(ino, algorithm, *log_cluster)
+            volume.begin(Caller::ADMIN).choose_compression(ino, algorithm, *log_cluster)
         }
         Op::Release { path } => {
             let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
-            volume.release_saved(ino).map(drop)
+            volume.begin(Caller::ADMIN).release_saved(ino).map(drop)
         }
         Op::Reserve { path } => {
             let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
-            volume.reserve_saved(ino).map(drop)
+            volume.begin(Caller::ADMIN).reserve_saved(ino).map(drop)
         }
         Op::Collect { .. } => volume.clean(1, Policy::Greedy).map(drop),
         Op::Sync | Op::Checkpoint { .. } => volume.checkpoint(),
@@ -131,12 +139,12 @@ pub(crate) fn parent<'a>(volume: &Engine, path: &'a Bytes) -> Result<(Ino, &'a [
 
 fn create(volume: &mut Engine, path: &Bytes, new: &NewNode) -> Result<Ino> {
     let (dir, name) = parent(volume, path)?;
-    volume.create(dir, name, new)
+    volume.begin(Caller::ADMIN).create(dir, name, new)
 }
 
 fn rename(volume: &mut Engine, from: &Bytes, to: &Bytes, mode: RenameMode) -> Result<()> {
     let ((from_dir, from), (to_dir, to)) = (parent(volume, from)?, parent(volume, to)?);
-    volume.rename(from_dir, from, to_dir, to, mode)
+    volume.begin(Caller::ADMIN).rename(from_dir, from, to_dir, to, mode)
 }
 
 /// Changes attributes of the inode at a path, even of a symbolic link. `choose` gets the inode's flags.
@@ -144,5 +152,5 @@ fn change(volume: &mut Engine, path: &Bytes, choose: impl FnOnce(&mut SetAttr, u
     let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
     let mut set = SetAttr::default();
     choose(&mut set, volume.stat(ino)?.flags);
-    volume.set_attr(ino, &set)
+    volume.begin(Caller::ADMIN).set_attr(ino, &set)
 }

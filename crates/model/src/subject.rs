@@ -12,7 +12,7 @@ use anyhow::Context;
 use block::Device;
 use f2fs::{
     Error, Result,
-    engine::{ActiveLogs, Engine, FinalSymlink, InPlace, NewNode, Options, SyncScope},
+    engine::{ActiveLogs, Caller, Engine, FinalSymlink, InPlace, NewNode, Options, SyncScope},
     format::node::NodeBlock,
     units::{Ino, Time},
 };
@@ -126,7 +126,10 @@ impl Subject {
             }
             Op::OpenNameless { dir, mode, handle } => {
                 let dir = self.volume.resolve(&dir.0, FinalSymlink::Follow)?;
-                let ino = self.volume.create_nameless(dir, &NewNode::new((mode & 0o7777) as u16))?;
+                let ino = self
+                    .volume
+                    .begin(Caller::ADMIN)
+                    .create_nameless(dir, &NewNode::new((mode & 0o7777) as u16))?;
                 self.close(*handle)?;
                 self.open.insert(*handle, ino);
                 Ok(())
@@ -134,11 +137,11 @@ impl Subject {
             Op::LinkOpen { handle, to } => {
                 let ino = *self.open.get(handle).ok_or(Error::NotFound)?;
                 let (dir, name) = parent(&self.volume, to)?;
-                self.volume.link(ino, dir, name)
+                self.volume.begin(Caller::ADMIN).link(ino, dir, name)
             }
             Op::WriteOpen { handle, offset, content } => {
                 let ino = self.open.get(handle).ok_or(Error::NotFound)?;
-                self.volume.write(*ino, *offset, &content.to_vec())
+                self.volume.begin(Caller::ADMIN).write(*ino, *offset, &content.to_vec())
             }
             Op::Close { handle } => self.close(*handle),
             Op::FsyncOpen { handle } => {
@@ -161,7 +164,7 @@ impl Subject {
 
     fn close(&mut self, handle: u32) -> Result<()> {
         match self.open.remove(&handle) {
-            Some(ino) => self.volume.release(ino),
+            Some(ino) => self.volume.begin(Caller::ADMIN).release(ino),
             None => Ok(()),
         }
     }
@@ -226,7 +229,8 @@ pub fn rules(subject: &mut Subject) -> anyhow::Result<crate::model::Rules> {
     const PROBE: &[u8] = b"probe";
     let volume = &mut subject.volume;
     let root = volume.superblock().root_ino;
-    let ino = volume.create(root, PROBE, &NewNode::new(0o100_600)).context("a first file")?;
+    let ino =
+        volume.begin(Caller::ADMIN).create(root, PROBE, &NewNode::new(0o100_600)).context("a first file")?;
     let block = volume.superblock().block_size.bytes();
     let node = volume.inode(ino)?;
     let bytes_max = |node: &NodeBlock| node.layout().reach_blocks() * block as u64;
@@ -241,6 +245,6 @@ pub fn rules(subject: &mut Subject) -> anyhow::Result<crate::model::Rules> {
         xattr_bytes_max: node.inline_xattrs().len() + block - f2fs::format::block_size::NODE_FOOTER_BYTES,
     };
     drop(node);
-    volume.unlink(root, PROBE)?;
+    volume.begin(Caller::ADMIN).unlink(root, PROBE)?;
     Ok(rules)
 }

@@ -11,7 +11,7 @@ pub fn of(error: &f2fs::Error) -> Errno {
         // Linux's EFSCORRUPTED.
         E::Corrupt { .. } | E::NotF2fs(_) => Errno::UCLEAN,
         E::Io { source, .. } | E::Host { source, .. } => of_device(source),
-        E::Unsupported(_) => Errno::OPNOTSUPP,
+        E::Unsupported(_) | E::EncryptedWrite => Errno::OPNOTSUPP,
         E::NoSpace { .. } | E::NoInodes => Errno::NOSPC,
         E::Quota => Errno::DQUOT,
         E::ReadOnly(_) => Errno::ROFS,
@@ -29,7 +29,7 @@ pub fn of(error: &f2fs::Error) -> Errno {
         E::TooManySymlinks => Errno::LOOP,
         E::TooManyLinks => Errno::MLINK,
         E::NotPermitted => Errno::PERM,
-        E::NoKey => Errno::NOKEY,
+        E::NoKey | E::OtherKey(_) => Errno::NOKEY,
         _ => Errno::IO,
     }
 }
@@ -61,6 +61,7 @@ mod tests {
         assert_eq!(of(&f2fs::Error::NotEmpty), Errno::NOTEMPTY);
         assert_eq!(of(&f2fs::Error::ReadOnly("x".into())), Errno::ROFS);
         assert_eq!(of(&f2fs::Error::NoKey), Errno::NOKEY);
+        assert_eq!(of(&f2fs::Error::EncryptedWrite), Errno::OPNOTSUPP);
         assert_eq!(of(&f2fs::Error::AttributeTooLarge), Errno::TOOBIG);
     }
 }

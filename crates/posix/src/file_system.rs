@@ -129,14 +129,13 @@ impl FileSystem {
 
     fn lock(&self, limits: Limits) -> Result<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let mut volume = self.quiet_write_lock()?;
-        self.prepare_change(&mut volume, limits)?;
+        let mut volume = self.volume.write(f2fs::engine::Caller { limits })?;
+        self.prepare_change(&mut volume)?;
         Ok(volume)
     }
 
-    /// Does what is due before a change: sets its limits, applies pending access times, and does the upkeep.
-    fn prepare_change(&self, volume: &mut Writing<'_>, limits: Limits) -> Result<()> {
-        volume.set_limits(limits);
+    /// Does what is due before a change: applies pending access times, and does the upkeep.
+    fn prepare_change(&self, volume: &mut Writing<'_>) -> Result<()> {
         self.apply_pending_atimes(volume);
         // Done last, so that no upkeep is due when the caller's change begins.
         let upkeep = volume.begin_upkeep();
@@ -148,9 +147,10 @@ impl FileSystem {
         self.volume.read()
     }
 
-    /// Locks the volume for writing without counting a request. It applies no access times and does no upkeep.
+    /// Locks the volume for work of the file system itself, without counting a request. It applies no access times and
+    /// does no upkeep.
     fn quiet_write_lock(&self) -> Result<Writing<'_>> {
-        self.volume.write()
+        self.volume.write(f2fs::engine::Caller::ADMIN)
     }
 
     /// Returns true if the volume accepts changes. The call does not count as a request.
@@ -262,9 +262,12 @@ pub(crate) mod tests {
         let options = || Options::new(Time::default);
         let mut volume = format(&device, "");
         let root = volume.superblock().root_ino;
-        let ino = volume.create(root, b"gone", &NewNode::new(0o100_644)).unwrap();
+        let ino = volume
+            .begin(f2fs::engine::Caller::ADMIN)
+            .create(root, b"gone", &NewNode::new(0o100_644))
+            .unwrap();
         // At this offset it has a separate node, which is not read before the file is freed.
-        volume.write(ino, 4 << 20, b"x").unwrap();
+        volume.begin(f2fs::engine::Caller::ADMIN).write(ino, 4 << 20, b"x").unwrap();
         volume.unmount().unwrap();
         let node = Nid(volume.inode(ino).unwrap().child(0).0);
         let addr = volume.nat_entry(node).unwrap().addr;
@@ -288,11 +291,20 @@ pub(crate) mod tests {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let mut volume = format(&device, "");
         let root = volume.superblock().root_ino;
-        let ino = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();
-        volume.write(ino, 4 << 20, b"x").unwrap();
+        let ino = volume
+            .begin(f2fs::engine::Caller::ADMIN)
+            .create(root, b"file", &NewNode::new(0o100_644))
+            .unwrap();
+        volume.begin(f2fs::engine::Caller::ADMIN).write(ino, 4 << 20, b"x").unwrap();
         let name = |n: u32| format!("other{n}").into_bytes();
-        let others: Vec<_> =
-            (0..1000).map(|n| volume.create(root, &name(n), &NewNode::new(0o100_644)).unwrap()).collect();
+        let others: Vec<_> = (0..1000)
+            .map(|n| {
+                volume
+                    .begin(f2fs::engine::Caller::ADMIN)
+                    .create(root, &name(n), &NewNode::new(0o100_644))
+                    .unwrap()
+            })
+            .collect();
         volume.unmount().unwrap();
         let node = Nid(volume.inode(ino).unwrap().child(0).0);
         let addr = volume.nat_entry(node).unwrap().addr;

@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-use f2fs::engine::Engine;
+use f2fs::engine::{self, Engine, Transaction};
 
 use crate::{Errno, file_system::Result};
 
@@ -49,15 +49,15 @@ impl VolumeLock {
         Ok(Reading { volume, _pass: pass })
     }
 
-    /// Locks the volume for changes.
-    pub fn write(&self) -> Result<Writing<'_>> {
+    /// Locks the volume for changes on behalf of a caller with these rights.
+    pub fn write(&self, rights: engine::Caller) -> Result<Writing<'_>> {
         let turn = self.gate.take_turn();
         let room = turn.enter();
         let volume = self.volume.write().map_err(|_| Errno::IO)?;
         if volume.is_none() || self.is_poisoned() {
             return Err(Errno::IO);
         }
-        Ok(Writing { volume: Some(volume), room: Some(room), turn, lock: self })
+        Ok(Writing { volume: Some(volume), room: Some(room), turn, lock: self, rights })
     }
 
     /// Returns true if a writer has its turn or waits for it, so that another writer would have to wait.
@@ -124,9 +124,16 @@ pub struct Writing<'a> {
     room: Option<Inside<'a>>,
     turn: Turn<'a>,
     lock: &'a VolumeLock,
+    rights: engine::Caller,
 }
 
 impl Writing<'_> {
+    /// Begins a change with the rights that the volume was locked with.
+    pub fn begin(&mut self) -> Transaction<'_> {
+        let rights = self.rights;
+        Engine::begin(self, rights)
+    }
+
     /// Runs `work` while readers may enter; other writers keep waiting. If `work` panics, the change that
     /// waits for it is never finished, and the volume counts as [poisoned](VolumeLock::is_poisoned).
     pub fn let_readers_in<T>(&mut self, work: impl FnOnce() -> T) -> Result<T> {

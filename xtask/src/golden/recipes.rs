@@ -1,7 +1,7 @@
 //! One golden image for each feature.
 
 use anyhow::Result;
-use guest::{Content, Op};
+use guest::{Content, Op, op::Policy};
 
 use super::{
     Fill, Recipe,
@@ -170,6 +170,13 @@ pub const RECIPES: &[Recipe] = &[
         about: "encrypted directories whose names fold case",
         mkfs: &["-O", "encrypt,casefold", "-C", "utf8"],
         fill: Fill::Kernel(encrypted_casefold),
+        ..PLAIN
+    },
+    Recipe {
+        name: "encrypted-modes",
+        about: "one directory for each kind of fscrypt policy",
+        mkfs: &["-O", "encrypt,extra_attr,compression"],
+        fill: Fill::Kernel(encrypted_modes),
         ..PLAIN
     },
     Recipe {
@@ -415,7 +422,7 @@ pub(super) fn compress_all(stage: &mut Stage) -> Result<()> {
 fn secrets(at: &At) -> Vec<Op> {
     let mut ops = vec![at.text("plain", "open to all\n"), at.mkdir("locked")];
     let locked = at.below("locked");
-    ops.push(Op::Encrypt { dir: at.path("locked"), byte: 0x5A });
+    ops.push(Op::Encrypt { dir: at.path("locked"), byte: 0x5A, policy: Policy::USUAL });
     ops.extend([
         locked.text("empty", ""),
         locked.text("short", "secret\n"),
@@ -445,11 +452,54 @@ fn encrypted_casefold(stage: &mut Stage) -> Result<()> {
     let at = stage.at();
     stage.run([
         at.mkdir("both"),
-        Op::Encrypt { dir: at.path("both"), byte: 0x5A },
+        Op::Encrypt { dir: at.path("both"), byte: 0x5A, policy: Policy::USUAL },
         at.flags("both", FS_CASEFOLD_FL, 0),
     ])?;
     let both = at.below("both");
     stage.run(FOLDED.map(|name| both.text(name, name)))?;
+    stage.unmount()
+}
+
+/// The kinds of policies, by the name of their directory. The descriptor is that of another key. Debian's kernels
+/// have no HCTR2 (`CONFIG_CRYPTO_HCTR2`).
+const POLICIES: [(&str, Policy); 9] = {
+    const V1: Option<[u8; 8]> = Some([0x37, 0xD1, 0xA5, 0xA4, 0x55, 0x57, 0x97, 0x2C]);
+    const fn of(descriptor: Option<[u8; 8]>, contents: u8, names: u8, flags: u8) -> Policy {
+        Policy { descriptor, contents, names, flags }
+    }
+    [
+        ("v1-aes-256", of(V1, 1, 4, 0)),
+        ("v1-aes-128", of(V1, 5, 6, 1)),
+        ("v1-adiantum-direct", of(V1, 9, 9, 4)),
+        ("v2-aes-256", of(None, 1, 4, 0)),
+        ("v2-aes-128", of(None, 5, 6, 2)),
+        ("v2-adiantum", of(None, 9, 9, 0)),
+        ("v2-adiantum-direct", of(None, 9, 9, 7)),
+        ("v2-ino-lblk-64", of(None, 1, 4, 8)),
+        ("v2-ino-lblk-32", of(None, 1, 4, 0x10)),
+    ]
+};
+
+fn encrypted_modes(stage: &mut Stage) -> Result<()> {
+    stage.mount("compress_algorithm=lz4,compress_log_size=2")?;
+    let at = stage.at();
+    for (name, policy) in POLICIES {
+        stage.run([at.mkdir(name), Op::Encrypt { dir: at.path(name), byte: 0x5A, policy }])?;
+        let dir = at.below(name);
+        // Lengths of names around the ends of blocks of the ciphers.
+        stage.run(
+            [1, 15, 16, 17, 21, 31, 32, 33, 63, 100, 255].map(|length| dir.text("n".repeat(length), name)),
+        )?;
+        stage.run([
+            dir.prose("prose", 3 * at.block() + 100),
+            dir.symlink("a/target/of/some/length", "link"),
+            dir.text("compressed", ""),
+            dir.flags("compressed", FS_COMPR_FL, 0),
+            dir.prose("compressed", 9 * at.block() + 5),
+            dir.mkdir("below"),
+            dir.text("below/child", name),
+        ])?;
+    }
     stage.unmount()
 }
 

@@ -23,7 +23,21 @@ pub const WANTED: [(&str, &[&str]); 10] = [
     ("fuse", &["fuse"]),
     ("nbd", &["virtio_net", "nbd"]),
     ("9p", &["9pnet_virtio", "9p"]),
-    ("encryption", &["sha512_generic", "ecb", "xts", "cts"]),
+    (
+        "encryption",
+        &[
+            "sha512_generic",
+            "sha256_generic",
+            "ecb",
+            "cbc",
+            "xts",
+            "cts",
+            "essiv",
+            "chacha_generic",
+            "nhpoly1305",
+            "adiantum",
+        ],
+    ),
 ];
 
 /// The modules of one kernel.

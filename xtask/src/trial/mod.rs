@@ -7,5 +7,6 @@ pub mod engine;
 pub mod linux_recovery;
 pub mod ping_pong;
 pub mod rescue;
+pub mod resize;
 pub mod soak;
 pub mod torture;

@@ -139,7 +139,7 @@ fn slashed(path: &Path) -> PathBuf {
 }
 
 /// Builds the command and returns its path.
-fn built() -> Result<PathBuf> {
+pub(super) fn built() -> Result<PathBuf> {
     workspace::run(
         Command::new(env!("CARGO"))
             .current_dir(workspace::root())

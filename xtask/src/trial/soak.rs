@@ -17,7 +17,7 @@ use block::{FileDevice, OpenOptions, Rng};
 use f2fs::{
     Error,
     engine::{
-        Cleaned, Engine, FileSize, Limits, NewNode, Options, Policy, QuotaLimits, RenameMode, SetAttr,
+        Caller, Cleaned, Engine, FileSize, NewNode, Options, Policy, QuotaLimits, RenameMode, SetAttr,
         SyncScope, XattrMode,
     },
     format::{inode::flag, quota::QuotaKind},
@@ -106,11 +106,14 @@ pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
     };
     let mut volume = open()?;
     let root = volume.superblock().root_ino;
-    volume.set_limits(Limits::Enforced);
-    volume.set_quota_limits(QuotaKind::User, USER, LIMITS)?;
+    volume.begin(Caller::USER).set_quota_limits(QuotaKind::User, USER, LIMITS)?;
     let mut dirs = Vec::new();
     for n in 0..DIRS {
-        dirs.push(volume.create(root, format!("dir {n}").as_bytes(), &NewNode::new(0o040_755))?);
+        dirs.push(volume.begin(Caller::USER).create(
+            root,
+            format!("dir {n}").as_bytes(),
+            &NewNode::new(0o040_755),
+        )?);
     }
     let mut soak = Soak {
         volume,
@@ -213,10 +216,12 @@ impl Soak {
         let owner = if self.names % 4 == 0 { USER } else { 0 };
         let compressed = self.names % 3 == 0;
         let new = NewNode { uid: owner, gid: owner, ..NewNode::new(0o100_644) };
-        let ino = self.volume.create(dir, &name, &new)?;
+        let ino = self.volume.begin(Caller::USER).create(dir, &name, &new)?;
         if compressed {
             let flags = self.volume.stat(ino)?.flags | flag::COMPRESS;
-            self.volume.set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() })?;
+            self.volume
+                .begin(Caller::USER)
+                .set_attr(ino, &SetAttr { flags: Some(flags), ..SetAttr::default() })?;
         }
         self.files.push(File { ino, dir, name, blocks: Vec::new(), compressed });
         let length = 1 + self.rng.below(FILE_BLOCKS);
@@ -239,7 +244,7 @@ impl Soak {
         for n in 0..length as u32 {
             self.bytes.extend_from_slice(&block(first + n));
         }
-        self.volume.write(file.ino, start * BLOCK as u64, &self.bytes)?;
+        self.volume.begin(Caller::USER).write(file.ino, start * BLOCK as u64, &self.bytes)?;
         self.content += length as u32;
         self.asked_blocks += length;
         let end = (start + length) as usize;
@@ -255,14 +260,14 @@ impl Soak {
     fn remove(&mut self) -> f2fs::Result<()> {
         let at = self.pick();
         let file = self.files.swap_remove(at);
-        self.volume.unlink(file.dir, &file.name)
+        self.volume.begin(Caller::USER).unlink(file.dir, &file.name)
     }
 
     fn truncate(&mut self) -> f2fs::Result<()> {
         let at = self.pick();
         let file = &mut self.files[at];
         let blocks = self.rng.below(FILE_BLOCKS);
-        self.volume.truncate(file.ino, blocks * BLOCK as u64)?;
+        self.volume.begin(Caller::USER).truncate(file.ino, blocks * BLOCK as u64)?;
         file.blocks.resize(blocks as usize, 0);
         Ok(())
     }
@@ -281,10 +286,12 @@ impl Soak {
         let (offset, bytes) = (start * BLOCK as u64, length * BLOCK as u64);
         let (from, to) = (start as usize, (start + length) as usize);
         match how {
-            Range::Punch => self.volume.punch_hole(file.ino, offset, bytes)?,
-            Range::Zero => self.volume.zero_range(file.ino, offset, bytes, FileSize::Grows)?,
-            Range::Collapse => self.volume.collapse_range(file.ino, offset, bytes)?,
-            Range::Insert => self.volume.insert_range(file.ino, offset, bytes)?,
+            Range::Punch => self.volume.begin(Caller::USER).punch_hole(file.ino, offset, bytes)?,
+            Range::Zero => {
+                self.volume.begin(Caller::USER).zero_range(file.ino, offset, bytes, FileSize::Grows)?
+            }
+            Range::Collapse => self.volume.begin(Caller::USER).collapse_range(file.ino, offset, bytes)?,
+            Range::Insert => self.volume.begin(Caller::USER).insert_range(file.ino, offset, bytes)?,
         }
         match how {
             Range::Punch | Range::Zero => file.blocks[from..to].fill(0),
@@ -297,7 +304,7 @@ impl Soak {
     fn rename(&mut self) -> f2fs::Result<()> {
         let (at, name, dir) = (self.pick(), self.name(), self.dir());
         let file = &mut self.files[at];
-        self.volume.rename(file.dir, &file.name, dir, &name, RenameMode::NoReplace)?;
+        self.volume.begin(Caller::USER).rename(file.dir, &file.name, dir, &name, RenameMode::NoReplace)?;
         (file.name, file.dir) = (name, dir);
         Ok(())
     }
@@ -306,7 +313,7 @@ impl Soak {
         let at = self.pick();
         let ino = self.files[at].ino;
         let value = vec![7; self.rng.below(1500) as usize];
-        self.volume.set_xattr(ino, b"user.soak", &value, XattrMode::Set)
+        self.volume.begin(Caller::USER).set_xattr(ino, b"user.soak", &value, XattrMode::Set)
     }
 
     fn fsync(&mut self) -> f2fs::Result<()> {

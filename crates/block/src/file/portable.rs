@@ -1,22 +1,14 @@
 //! Regular files through the standard library, for systems other than Linux.
 
-use std::{
-    fs::File,
-    io::{self, Read, Seek, SeekFrom, Write},
-    path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{fs::File, io, path::Path};
 
 use super::{OpenOptions, ReadPattern};
 use crate::{ATOMIC_BYTES, DiscardUnit, Geometry, InUse};
 
 /// An open regular file.
-///
-/// The standard library has positional access on some systems only, so requests take turns with the one
-/// position of the file.
 #[derive(Debug)]
 pub(super) struct Handle {
-    file: Mutex<File>,
+    file: File,
     writer: Option<InUse>,
 }
 
@@ -47,15 +39,11 @@ impl Handle {
 
     pub(super) fn adopt(file: File, _: &Path, options: OpenOptions) -> io::Result<Handle> {
         let writer = claim(&file, options)?;
-        Ok(Handle { file: Mutex::new(file), writer })
-    }
-
-    fn file(&self) -> MutexGuard<'_, File> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(Handle { file, writer })
     }
 
     pub(super) fn geometry(&self) -> io::Result<Geometry> {
-        Ok(Geometry { size_bytes: self.file().metadata()?.len(), sector_bytes: ATOMIC_BYTES as u32 })
+        Ok(Geometry { size_bytes: self.file.metadata()?.len(), sector_bytes: ATOMIC_BYTES as u32 })
     }
 
     pub(super) fn is_block_device(&self) -> bool {
@@ -70,7 +58,7 @@ impl Handle {
     pub(super) fn expect_reads(&self, _: ReadPattern) {}
 
     pub(super) fn set_size(&self, size_bytes: u64) -> io::Result<()> {
-        self.file().set_len(size_bytes)
+        self.file.set_len(size_bytes)
     }
 
     pub(super) fn punch(&self, _: u64, _: u64) -> io::Result<bool> {
@@ -82,19 +70,15 @@ impl Handle {
     }
 
     pub(super) fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
-        let mut file = self.file();
-        file.seek(SeekFrom::Start(offset_bytes))?;
-        file.read_exact(buf)
+        positioned::read(&self.file, offset_bytes, buf)
     }
 
     pub(super) fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
-        let mut file = self.file();
-        file.seek(SeekFrom::Start(offset_bytes))?;
-        file.write_all(buf)
+        positioned::write(&self.file, offset_bytes, buf)
     }
 
     pub(super) fn flush(&self) -> io::Result<()> {
-        self.file().sync_data()
+        self.file.sync_data()
     }
 
     /// The standard library has no discards.
@@ -107,12 +91,69 @@ impl Handle {
     }
 }
 
+/// Reads and writes of whole buffers at a position.
+#[cfg(unix)]
+mod positioned {
+    use std::{fs::File, io, os::unix::fs::FileExt};
+
+    pub(super) fn read(file: &File, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        file.read_exact_at(buf, offset_bytes)
+    }
+
+    pub(super) fn write(file: &File, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        file.write_all_at(buf, offset_bytes)
+    }
+}
+
+/// Reads and writes of whole buffers at a position.
+#[cfg(windows)]
+mod positioned {
+    use std::{fs::File, io, os::windows::fs::FileExt};
+
+    pub(super) fn read(file: &File, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match file.seek_read(&mut buf[done..], offset_bytes + done as u64)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => done += read,
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(file: &File, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match file.seek_write(&buf[done..], offset_bytes + done as u64)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                written => done += written,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A system without positioned access has no files either (WebAssembly in a browser).
+#[cfg(not(any(unix, windows)))]
+mod positioned {
+    use std::{fs::File, io};
+
+    pub(super) fn read(_: &File, _: u64, _: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn write(_: &File, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
 /// Windows claims a file as it is opened: other programs may read it, but not write it beside a writer.
 #[cfg(windows)]
 fn share(open: &mut std::fs::OpenOptions, options: OpenOptions) {
     use std::os::windows::fs::OpenOptionsExt;
-    // FILE_SHARE_READ and FILE_SHARE_WRITE of CreateFileW.
-    open.share_mode(if options.write { 1 } else { 1 | 2 });
+    // FILE_SHARE_READ, FILE_SHARE_WRITE and FILE_SHARE_DELETE of CreateFileW. The last lets a reader open a temporary file that
+    // is removed once it is closed.
+    open.share_mode(if options.write { 1 } else { 1 | 2 | 4 });
 }
 
 #[cfg(not(windows))]

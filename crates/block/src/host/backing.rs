@@ -80,6 +80,14 @@ impl Backing {
         self.base == other.base && ours.start < theirs.end && theirs.start < ours.end
     }
 
+    /// Returns the file system and the inode of the regular file at the bottom, if there is one.
+    pub(crate) fn file(&self) -> Option<(Dev, u64)> {
+        match self.base {
+            Identity::File { device, inode } => Some((device, inode)),
+            Identity::Device(_) => None,
+        }
+    }
+
     /// Returns true if the range covers the whole base.
     pub(crate) fn is_whole(&self) -> bool {
         self.range == (0..u64::MAX)
@@ -126,6 +134,12 @@ pub(crate) struct View {
 impl View {
     pub(crate) fn is_partition(&self) -> bool {
         self.disk != self.device
+    }
+
+    /// Returns true if a process that has exclusively opened the devices in `own` thereby holds this one, too: it is
+    /// one of them, or a partition of one of them.
+    pub(crate) fn is_held_by(&self, own: &[Dev]) -> bool {
+        own.contains(&self.device) || own.contains(&self.disk)
     }
 
     /// Returns true if the device is a disk with partitions, wherever they lie.

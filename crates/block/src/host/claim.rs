@@ -115,12 +115,9 @@ impl Claim {
                 (Err(error), Some(view)) if is_busy(&error) => return Ok(Err(held(view))),
                 (Err(error), _) => return Err(error),
             }
-            own.push(view.map_or(device, |view| view.disk));
+            own.push(device);
         }
-        for view in exclusive(&views).filter(|view| identity != Identity::Device(view.device)) {
-            if own.contains(&view.disk) {
-                continue;
-            }
+        for view in others(&views, &own) {
             match view.node().map(|node| open_exclusively(&node)) {
                 Some(Ok(other)) => {
                     self.others.push(other);
@@ -162,7 +159,8 @@ impl Claim {
     }
 
     /// Hands the block device over to this process's own mount, which from then on holds it exclusively.
-    /// Returns true on success. Otherwise the device stays claimed here.
+    /// Returns true on success. Otherwise the device stays claimed here. Readers may share a mounted device, so
+    /// `mount` itself must refuse if it got the mount of another process.
     ///
     /// # Errors
     /// [`io::ErrorKind::ResourceBusy`] if a writer has lost the device to another user. Nothing may be
@@ -170,8 +168,7 @@ impl Claim {
     pub(crate) fn hand_over(&self, mount: impl Fn() -> io::Result<()>) -> io::Result<bool> {
         let mut alone = self.alone();
         if self.purpose == Purpose::Read {
-            // On a device that is already mounted, the kernel would share that mount's connection.
-            return Ok(open_exclusively(&self.path).map(drop).is_ok() && patiently(mount).is_ok());
+            return Ok(patiently(mount).is_ok());
         }
         *alone = None;
         if patiently(mount).is_ok() {
@@ -193,6 +190,12 @@ impl Drop for Claim {
 pub(crate) fn unlock(file: &File) {
     // A failure cannot be reported here, and closing unlocks as well.
     let _ = flock(file, FlockOperation::Unlock);
+}
+
+/// Returns the devices to open exclusively besides those in `own`, which are open already. A disk that is open keeps
+/// its partitions with it. A partition does not keep other partitions, which may overlap it.
+fn others<'a>(views: &'a [View], own: &[Dev]) -> Vec<&'a View> {
+    exclusive(views).filter(|view| !view.is_held_by(own)).collect()
 }
 
 /// Opens the files and devices below in order to lock them.
@@ -234,17 +237,15 @@ fn lock_alone(file: &File) -> io::Result<Option<InUse>> {
 /// and 200 on for each open image (block/file-posix.c), which flock does not see.
 fn record_lock(file: &File) -> Option<InUse> {
     // Locks of the process itself do not conflict. This one ends here, because the process would lose it anyway as soon
-    // as it closes any other descriptor of the file.
-    match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::AGAIN | Errno::ACCESS) => Some(InUse::Writer),
+    // as it closes any other descriptor of the file. Another program may look at the same moment.
+    let lock = || match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::AGAIN | Errno::ACCESS) => Err(io::Error::from(io::ErrorKind::ResourceBusy)),
         // The file may be open for reading only, or lie on a file system without locks.
-        Err(_) => None,
-        Ok(()) => {
-            // A failure cannot be reported here, and closing unlocks as well.
-            let _ = fcntl_lock(file, FlockOperation::NonBlockingUnlock);
-            None
-        }
-    }
+        Err(_) => Ok(()),
+        // A failure cannot be reported here, and closing unlocks as well.
+        Ok(()) => fcntl_lock(file, FlockOperation::NonBlockingUnlock).or(Ok(())),
+    };
+    patiently(lock).is_err().then_some(InUse::Writer)
 }
 
 /// Locks a file together with other readers, or returns the writer that has locked it exclusively.
@@ -252,5 +253,21 @@ fn lock_with_others(file: &File) -> io::Result<Option<InUse>> {
     match flock(file, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => Ok(Some(InUse::Writer)),
         locked => Ok(locked.map(|()| None)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_does_not_keep_the_partitions_that_overlap_it() {
+        // Numbers of no device, so that nothing is found in /sys.
+        let view = |device, disk| View { name: String::new(), device, disk, is_loop: false };
+        let views = [view(901, 900), view(902, 900)];
+        let devices = |own: &[Dev]| others(&views, own).iter().map(|view| view.device).collect::<Vec<_>>();
+        assert_eq!(devices(&[901]), [902]);
+        assert_eq!(devices(&[900]), [0; 0], "the disk keeps both");
+        assert_eq!(devices(&[]), [901, 902]);
     }
 }

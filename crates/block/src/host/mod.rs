@@ -4,4 +4,5 @@ pub(crate) mod backing;
 pub(crate) mod claim;
 pub(crate) mod loop_device;
 pub(crate) mod mounts;
+mod record_locks;
 pub(crate) mod users;

@@ -2,8 +2,8 @@
 //!
 //! *Invariant*: the answer follows the bytes and not the name; see [`Backing`]. The host's tables list
 //! mounts, swap and holders. An attempt to open a block device exclusively finds its other users, such as
-//! mounts in other namespaces. Programs that lock are found by the lock itself
-//! ([`Claim`](super::claim::Claim)).
+//! mounts in other namespaces. Programs that lock with `flock` are found by the lock itself
+//! ([`Claim`](super::claim::Claim)), and those with record locks, such as QEMU, in `/proc/locks`.
 
 use std::{
     ffi::OsStr,
@@ -23,6 +23,7 @@ use rustix::{
 use super::{
     backing::{self, Backing, Identity, View},
     mounts::{Mount, mounts, unescape},
+    record_locks,
 };
 use crate::InUse;
 
@@ -47,8 +48,8 @@ pub fn in_use(path: impl AsRef<Path>) -> io::Result<Option<InUse>> {
     Ok(user.or_else(|| device.map(|view| InUse::Loop(view.name.clone()))))
 }
 
-/// Returns the users that the host knows, the most serious first. The caller itself holds the devices and
-/// disks in `own`.
+/// Returns the users that the host knows, the most serious first. The caller itself has exclusively opened the
+/// devices in `own`.
 pub(crate) fn users(backing: &Backing, views: &[View], own: &[Dev]) -> Vec<InUse> {
     let mut mounts = mounts().unwrap_or_default();
     mounts.retain(|mount| is_of(mount, backing, views));
@@ -56,10 +57,10 @@ pub(crate) fn users(backing: &Backing, views: &[View], own: &[Dev]) -> Vec<InUse
     let mut users: Vec<InUse> = mounts.iter().map(mounted).collect();
     users.extend(swap_names(&swaps).any(|name| is_at(&name, backing)).then_some(InUse::Swap));
     users.extend(views.iter().flat_map(View::holders).map(InUse::Holder));
-    let is_own = |view: &View| own.contains(&view.device) || own.contains(&view.disk);
+    users.extend(backing.file().and_then(|(device, inode)| record_locks::user(device, inode)));
     // The mount holds these devices. It may be read-only although they are not.
     let is_mounted = |view: &View| mounts.iter().any(|mount| number(mount) == view.device);
-    let held = exclusive(views).filter(|view| !is_own(view) && !is_mounted(view) && is_held(view));
+    let held = exclusive(views).filter(|view| !view.is_held_by(own) && !is_mounted(view) && is_held(view));
     users.extend(held.map(|view| InUse::Held { name: view.name.clone(), read_only: view.is_read_only() }));
     // The sort is stable: mounts come first among those that write, and among those that do not.
     users.sort_by_key(|user| !user.writes());

@@ -2,19 +2,29 @@
 
 use std::{
     io::{self, Read, Write},
-    net::TcpStream,
+    net::{TcpStream, ToSocketAddrs},
     os::unix::net::UnixStream,
     sync::{Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use super::{Address, MAX_REQUEST_BYTES, wire::*};
+use super::{
+    Address, MAX_REQUEST_BYTES,
+    uri::{Place, Uri},
+    wire::*,
+};
 use crate::{Device, Geometry};
 
-/// Maximum time that a server may be silent. Slow cards take seconds for a write.
+/// Maximum time of the handshake, of sending a request, and of its reply. Slow cards take seconds for a write; a request
+/// has at most 32 MiB.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Maximum number of replies to an option, and the maximum length of one in bytes.
+const REPLIES_MAX: usize = 64;
+const REPLY_BYTES_MAX: u32 = 64 << 10;
+/// Length of the header of a simple reply, in bytes.
+const REPLY_HEADER_BYTES: usize = 16;
 
-/// The default export of an NBD server as a device. It handles one request at a time.
+/// An export of an NBD server as a device. It handles one request at a time.
 pub struct Client {
     size_bytes: u64,
     flags: u16,
@@ -22,35 +32,42 @@ pub struct Client {
 }
 
 struct Connection {
-    socket: Socket,
+    socket: Hurried,
+    patience: Duration,
     cookie: u64,
     /// True after a lost answer, when further answers can no longer be assigned to requests.
     broken: bool,
 }
 
 impl Client {
-    /// Connects to a server.
+    /// Connects to the default export of a server.
     ///
     /// # Errors
     /// Those of the connection; [`io::ErrorKind::InvalidData`] if the server does not speak the protocol.
     pub fn connect(address: &Address) -> io::Result<Client> {
-        let mut socket = match address {
+        let socket = match address {
             Address::Unix(path) => Socket::Unix(UnixStream::connect(path)?),
-            Address::Tcp(address) => {
-                let stream = TcpStream::connect(address)?;
-                stream.set_nodelay(true)?;
-                Socket::Tcp(stream)
-            }
+            Address::Tcp(address) => tcp(address)?,
         };
-        socket.set_timeouts(Some(PATIENCE), Some(PATIENCE))?;
+        Client::negotiate(socket, "", PATIENCE)
+    }
+
+    /// Connects to the export that a URI names.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); [`io::ErrorKind::NotFound`] with the server's reason if it does not serve the export.
+    pub fn open(uri: &Uri) -> io::Result<Client> {
+        let socket = match &uri.place {
+            Place::Unix(path) => Socket::Unix(UnixStream::connect(path)?),
+            Place::Tcp(host) => tcp(host)?,
+        };
+        Client::negotiate(socket, &uri.export, PATIENCE)
+    }
+
+    /// Begins the transmission. `patience` is that of the handshake, of each request and of each reply.
+    fn negotiate(socket: Socket, export: &str, patience: Duration) -> io::Result<Client> {
+        let mut socket = Hurried { socket, deadline: Instant::now() + patience };
         let magic = (read_u64(&mut socket)?, read_u64(&mut socket)?);
-        let stranger = || {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                "not an NBD server with the fixed newstyle \
-            handshake",
-            )
-        };
         if magic != (INIT_MAGIC, OPTION_MAGIC) {
             return Err(stranger());
         }
@@ -58,18 +75,14 @@ impl Client {
         if offered & FLAG_FIXED_NEWSTYLE == 0 {
             return Err(stranger());
         }
-        let mut hello = u32::from(offered & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES)).to_be_bytes().to_vec();
-        hello.extend(OPTION_MAGIC.to_be_bytes());
-        hello.extend(OPT_EXPORT_NAME.to_be_bytes());
-        // The default export has the empty name.
-        hello.extend(0u32.to_be_bytes());
-        socket.write_all(&hello)?;
-        let size_bytes = read_u64(&mut socket)?;
-        let flags = read_u16(&mut socket)?;
-        if offered & FLAG_NO_ZEROES == 0 {
-            socket.read_exact(&mut [0; EXPORT_ZEROES])?;
-        }
-        let connection = Mutex::new(Connection { socket, cookie: 0, broken: false });
+        let flags = u32::from(offered & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES));
+        socket.write_all(&flags.to_be_bytes())?;
+        let (size_bytes, flags) = match go(&mut socket, export)? {
+            Some(facts) => facts,
+            // An old server.
+            None => by_name(&mut socket, export, offered)?,
+        };
+        let connection = Mutex::new(Connection { socket, patience, cookie: 0, broken: false });
         Ok(Client { size_bytes, flags, connection })
     }
 
@@ -100,6 +113,71 @@ impl Client {
     }
 }
 
+fn tcp(address: impl ToSocketAddrs) -> io::Result<Socket> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    Ok(Socket::Tcp(stream))
+}
+
+fn stranger() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "not an NBD server with the fixed newstyle handshake")
+}
+
+/// Sends an option with its data.
+fn send_option(socket: &mut Hurried, option: u32, data: &[u8]) -> io::Result<()> {
+    let mut message = OPTION_MAGIC.to_be_bytes().to_vec();
+    message.extend(option.to_be_bytes());
+    message.extend((data.len() as u32).to_be_bytes());
+    message.extend(data);
+    socket.write_all(&message)
+}
+
+/// Begins the transmission by `OPT_GO`, which gives a reason for a refusal. Returns the size in bytes and the flags of the
+/// export, or None if the server does not know the option.
+fn go(socket: &mut Hurried, export: &str) -> io::Result<Option<(u64, u16)>> {
+    let mut data = (export.len() as u32).to_be_bytes().to_vec();
+    data.extend(export.as_bytes());
+    // No further information is requested.
+    data.extend(0u16.to_be_bytes());
+    send_option(socket, OPT_GO, &data)?;
+    let mut facts = None;
+    for _ in 0..REPLIES_MAX {
+        let (magic, option) = (read_u64(socket)?, read_u32(socket)?);
+        let (kind, length) = (read_u32(socket)?, read_u32(socket)?);
+        if (magic, option) != (OPTION_REPLY_MAGIC, OPT_GO) || length > REPLY_BYTES_MAX {
+            return Err(stranger());
+        }
+        let mut data = vec![0; length as usize];
+        socket.read_exact(&mut data)?;
+        match kind {
+            REP_INFO if data.starts_with(&INFO_EXPORT.to_be_bytes()) && data.len() >= 12 => {
+                let size_bytes = u64::from_be_bytes(data[2..10].try_into().expect("8 bytes"));
+                facts = Some((size_bytes, u16::from_be_bytes([data[10], data[11]])));
+            }
+            REP_INFO => {}
+            REP_ACK => return facts.map(Some).ok_or_else(stranger),
+            REP_ERR_UNSUP => return Ok(None),
+            _ => {
+                let reason = String::from_utf8_lossy(&data);
+                let reason = if reason.is_empty() { "no reason given" } else { &reason };
+                let what = format!("the NBD server does not serve the export {export:?}: {reason}");
+                return Err(io::Error::new(io::ErrorKind::NotFound, what));
+            }
+        }
+    }
+    Err(stranger())
+}
+
+/// Begins the transmission by `OPT_EXPORT_NAME`. A server that refuses closes the connection.
+fn by_name(socket: &mut Hurried, export: &str, offered: u16) -> io::Result<(u64, u16)> {
+    send_option(socket, OPT_EXPORT_NAME, export.as_bytes())?;
+    let (size_bytes, flags) = (read_u64(socket)?, read_u16(socket)?);
+    if offered & FLAG_NO_ZEROES == 0 {
+        socket.read_exact(&mut [0; EXPORT_ZEROES])?;
+    }
+    Ok((size_bytes, flags))
+}
+
 impl Connection {
     /// Sends one request. Returns the error number of the server's answer, 0 for success.
     fn ask(
@@ -119,10 +197,16 @@ impl Connection {
         request.extend(offset_bytes.to_be_bytes());
         request.extend(length.to_be_bytes());
         request.extend(data);
+        self.socket.deadline = Instant::now() + self.patience;
         self.socket.write_all(&request)?;
-        let magic = read_u32(&mut self.socket)?;
-        let errno = read_u32(&mut self.socket)?;
-        let cookie = read_u64(&mut self.socket)?;
+        self.socket.deadline = Instant::now() + self.patience;
+        // In one piece: each read sets the time that is left.
+        let mut header = [0; REPLY_HEADER_BYTES];
+        self.socket.read_exact(&mut header)?;
+        let mut header = &header[..];
+        let magic = read_u32(&mut header)?;
+        let errno = read_u32(&mut header)?;
+        let cookie = read_u64(&mut header)?;
         if (magic, cookie) != (SIMPLE_REPLY_MAGIC, self.cookie) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -186,5 +270,38 @@ impl Device for Client {
             done += part;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Answers the handshake byte by byte for two seconds, with replies that a client must read.
+    fn trickle(mut socket: UnixStream) {
+        let mut bytes = [INIT_MAGIC.to_be_bytes(), OPTION_MAGIC.to_be_bytes()].concat();
+        bytes.extend(FLAG_FIXED_NEWSTYLE.to_be_bytes());
+        bytes.extend(OPTION_REPLY_MAGIC.to_be_bytes());
+        bytes.extend([OPT_GO, REP_INFO, REPLY_BYTES_MAX].map(u32::to_be_bytes).concat());
+        bytes.resize(400, 0);
+        for byte in bytes {
+            if socket.write_all(&[byte]).is_err() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_server_that_sends_single_bytes_gains_no_time() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let server = thread::spawn(|| trickle(theirs));
+        let refused = Client::negotiate(Socket::Unix(ours), "", Duration::from_millis(500));
+        // Without a deadline, the end of the stream is the error.
+        let kind = refused.err().expect("the reply never ends").kind();
+        assert!(matches!(kind, io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{kind}");
+        server.join().unwrap();
     }
 }

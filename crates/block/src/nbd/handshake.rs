@@ -2,7 +2,8 @@
 
 use std::io::{self, Read, Write};
 
-use super::{Export, MAX_REQUEST_BYTES, wire::*};
+use super::{MAX_REQUEST_BYTES, wire::*};
+use crate::Export;
 
 /// Maximum length in bytes of an option's data that is read.
 const MAX_OPTION_BYTES: u32 = 64 << 10;

@@ -12,9 +12,9 @@
 //! handshakes at once, a new client replaces the oldest.
 
 mod client;
-mod export;
 mod handshake;
 mod transmission;
+mod uri;
 mod wire;
 
 use std::{
@@ -38,12 +38,14 @@ use std::{
 };
 
 pub use client::Client;
-pub use export::{Export, Space};
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     fd::{AsFd, BorrowedFd},
 };
+pub use uri::Uri;
 use wire::{Hurried, Socket};
+
+use crate::Export;
 
 /// Maximum length of a read or write in bytes.
 const MAX_REQUEST_BYTES: u32 = 32 << 20;

@@ -10,10 +10,11 @@ use std::{
 };
 
 use super::{
-    Export, MAX_REQUEST_BYTES, Space,
+    MAX_REQUEST_BYTES,
     handshake::{ALLOCATION_ID, Session},
     wire::*,
 };
+use crate::{Export, Space};
 
 /// Requests of one connection that are served concurrently.
 const WORKERS: usize = 8;

@@ -144,7 +144,7 @@ impl Write for Socket {
     }
 }
 
-/// A socket with a deadline for everything, however slowly its peer sends or receives.
+/// A socket with a deadline for everything until it is set anew, however slowly its peer sends or receives.
 pub struct Hurried {
     pub socket: Socket,
     pub deadline: Instant,

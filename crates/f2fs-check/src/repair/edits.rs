@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use f2fs::{
-    Place, Result,
+    Error, Place, Result,
     format::{
-        nat::NatEntry,
-        node::{NodeFooter, NodeFormat},
+        FileType,
+        nat::{self, NatEntry},
+        node::{NodeBlock, NodeFooter, NodeFormat},
     },
     units::{BlockAddr, Ino, Nid},
 };
@@ -22,6 +23,9 @@ use crate::{
     segments::Segments,
 };
 
+/// First nid of the nodes that the volume's users make.
+const FIRST_NID: u32 = 3;
+
 /// Applies the changes of nodes and blocks to a state in place. Returns the changes of its tables.
 ///
 /// # Errors
@@ -35,6 +39,7 @@ pub fn apply(state: &State, fixes: &[Fix], segments: &Segments, used: &Bitmap) -
         segments,
         changes: Changes::default(),
         nodes: BTreeMap::new(),
+        free_nids: Nid(0),
     };
     for fix in fixes {
         edits.note(fix);
@@ -61,6 +66,8 @@ struct Edits<'a> {
     changes: Changes,
     /// Changed nodes.
     nodes: BTreeMap<Nid, Box<[u8]>>,
+    /// The nid from which the search for a free one goes on.
+    free_nids: Nid,
 }
 
 impl Edits<'_> {
@@ -105,13 +112,11 @@ impl Edits<'_> {
                     NewBlock::Copy(addr) => self.tables.io.read_block(*addr, Place::Block(*addr))?.into_vec(),
                     NewBlock::Bytes(bytes) => bytes.clone(),
                 };
-                let segments = self.segments;
-                let to = self.space.take(Content::Data, &|segment| segments.content(segment));
-                let size = self.tables.geometry.block_size;
-                let to = to.ok_or_else(|| f2fs::Error::no_space(size, 1, 0))?;
+                let to = self.take(Content::Data)?;
                 self.tables.io.write(to, Place::Block(to), &content)?;
                 self.put(*slot, &to.0.to_le_bytes());
             }
+            Fix::Indirect { slot, ino, offset } => self.make_indirect(*slot, *ino, *offset)?,
             Fix::Mend(ino, kind) => {
                 let nid = Nid::from(*ino);
                 let format = self.format;
@@ -119,11 +124,52 @@ impl Edits<'_> {
                 if !mend::mend(bytes, format, *ino, *kind) {
                     self.nodes.remove(&nid);
                     self.free(nid);
+                    self.changes.freed_inodes += 1;
                 }
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Takes a free block.
+    fn take(&mut self, wanted: Content) -> Result<BlockAddr> {
+        let segments = self.segments;
+        let to = self.space.take(wanted, &|segment| segments.content(segment));
+        to.ok_or_else(|| Error::no_space(self.tables.geometry.block_size, 1, 0))
+    }
+
+    /// Makes a node without children, and names it at a place in its parent.
+    fn make_indirect(&mut self, slot: Slot, ino: Ino, offset: u32) -> Result<()> {
+        let inode = self.node(ino.into()).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
+        let kind = inode.and_then(FileType::from_mode).unwrap_or(FileType::Regular);
+        let nid = self.free_nid().ok_or_else(|| Error::Invalid("the NAT has no free entry".into()))?;
+        let addr = self.take(Content::Node)?;
+        let node = NodeBlock::new(self.format, nid, ino, offset, kind);
+        self.tables.io.write(addr, Place::Node(nid, addr), node.bytes())?;
+        let version = self.tables.nat_entry(nid).version;
+        self.changes.nat.insert(nid, NatEntry { version, ino, addr });
+        self.put(slot, &nid.0.to_le_bytes());
+        Ok(())
+    }
+
+    /// The next free nid.
+    fn free_nid(&mut self) -> Option<Nid> {
+        let size = self.tables.geometry.block_size;
+        let end = self.tables.geometry.nids_end();
+        while self.free_nids < end {
+            let (index, first) = nat::position(self.free_nids, size);
+            let block = self.tables.nat_block(index)?;
+            for slot in first..size.nat_entries() {
+                let nid = self.free_nids;
+                self.free_nids = Nid(nid.0 + 1);
+                let is_free = nat::entry(&block, slot).is_free() && self.tables.nat_entry(nid).is_free();
+                if nid.0 >= FIRST_NID && nid < end && is_free && !self.changes.nat.contains_key(&nid) {
+                    return Some(nid);
+                }
+            }
+        }
+        None
     }
 
     fn put(&mut self, slot: Slot, bytes: &[u8]) {

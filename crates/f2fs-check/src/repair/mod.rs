@@ -34,9 +34,10 @@ use f2fs::{Place, Result, format::superblock::Features, units::Time};
 pub use undo::{Undo, UndoError};
 
 use crate::{
-    Certainty, Finding, Fix, Kind, Progress, Report, Severity,
+    Certainty, Finding, Fix, Kind, Loss, Progress, Report, Severity,
     bitmap::Bitmap,
     checker::{ODD_MAX, examine},
+    packs,
     segments::Segments,
 };
 use transfer::{Changes, State};
@@ -142,7 +143,15 @@ pub fn plan(device: &Arc<dyn Device>, now: Time, progress: &mut dyn FnMut(Progre
         let reason = "without a superblock and a checkpoint nothing can be repaired".into();
         return Ok(Planned::Refused(Refusal { report, reason }));
     };
-    Planning { device, now, progress, losses: Vec::new(), uncovered: BTreeMap::new() }.run(report, segments)
+    let planning = Planning {
+        device,
+        now,
+        progress,
+        losses: Vec::new(),
+        lost: BTreeMap::new(),
+        uncovered: BTreeMap::new(),
+    };
+    planning.run(report, segments)
 }
 
 /// The reason why a volume with these findings is not repaired.
@@ -176,6 +185,7 @@ struct Planning<'a> {
     now: Time,
     progress: &'a mut dyn FnMut(Progress),
     losses: Vec<String>,
+    lost: BTreeMap<Loss, u64>,
     uncovered: BTreeMap<(Kind, String), Finding>,
 }
 
@@ -198,25 +208,35 @@ impl Planning<'_> {
             return Ok(Planned::Refused(Refusal { reason: remaining(&left), report: left }));
         }
         let uncovered = self.uncovered.into_values().collect();
-        Ok(Planned::Repair(Plan { report, uncovered, losses: self.losses, requests }))
+        let mut losses = self.losses;
+        losses.extend(self.lost.iter().map(|(loss, count)| loss.sentence(*count)));
+        Ok(Planned::Repair(Plan { report, uncovered, losses, requests }))
     }
 
     /// Repairs and checks in turn. Returns the requests, or the findings that stay and a reason.
     fn rounds(&mut self, first: &Report, segments: Segments) -> Result<Result<Vec<Request>, Stopped>> {
-        let rolled = recover::roll_forward(self.device, first, &segments, self.now);
-        let (start, mut before) = match rolled {
-            recover::Rolled::None => (self.device.clone(), Vec::new()),
-            recover::Rolled::Forward(requests) => (self.over(self.device, &requests)? as _, requests),
-            recover::Rolled::Lost(loss) => {
-                self.losses.push(loss);
-                (self.device.clone(), Vec::new())
+        let mut before = restored_end(self.device)?;
+        let mut start: Arc<dyn Device> = self.device.clone();
+        if !before.is_empty() {
+            start = self.over(&start, &before)?;
+        }
+        match recover::roll_forward(&start, first, &segments, self.now) {
+            recover::Rolled::None => {}
+            recover::Rolled::Forward(requests) => {
+                start = self.over(&start, &requests)?;
+                before.extend(requests);
             }
-        };
+            recover::Rolled::Lost(loss) => self.losses.push(loss),
+        }
         let (mut report, mut segments) = match before.is_empty() {
             true => (first.clone(), segments),
             false => match examine(start.clone(), self.progress)? {
                 (report, Some(segments)) => (report, segments),
-                (report, None) => return Ok(Err((Some(report), "roll-forward has failed".into()))),
+                (report, None) => {
+                    let reason =
+                        "the volume cannot be read after roll-forward, or with the restored checkpoint";
+                    return Ok(Err((Some(report), reason.into())));
+                }
             },
         };
         let used = segments.in_use();
@@ -226,12 +246,12 @@ impl Planning<'_> {
             if let Some(reason) = too_much(&report) {
                 return Ok(Err((Some(report), reason)));
             }
-            self.note_freed(&report);
             let postpones = !is_stuck && has_doubtful_owners(&report);
             if postpones {
                 report.drop_fixes(changes_directories);
             }
             let changes = self.edit(&state, &report, &segments, &used)?;
+            self.note_losses(&report, &changes);
             let mut requests = transfer::transfer(&start, &used, &state, &changes)?;
             state = self.over(&start, &requests)?;
             let changes = self.rename(&state, &report);
@@ -294,14 +314,13 @@ impl Planning<'_> {
         Some(Changes::default())
     }
 
-    /// Notes a loss if whole nodes are freed, because nothing can name them, or because they cannot be read.
-    fn note_freed(&mut self, report: &Report) {
-        if report.count(Kind::NodeUnreached) + report.count(Kind::NodeUnreadable) == 0 {
-            return;
+    /// Adds the losses that the changes of a round bring.
+    fn note_losses(&mut self, report: &Report, changes: &Changes) {
+        for (loss, count) in report.losses() {
+            *self.lost.entry(*loss).or_default() += count;
         }
-        let freed = report.fixes().iter().filter(|fix| matches!(fix, Fix::Free(_))).count();
-        if freed > 0 {
-            self.losses.push(format!("{freed} nodes are freed, with the blocks of files that they name"));
+        if changes.freed_inodes > 0 {
+            *self.lost.entry(Loss::Node).or_default() += changes.freed_inodes;
         }
     }
 
@@ -321,8 +340,23 @@ impl Planning<'_> {
 /// The reason not to repair a volume with more damage than a check keeps track of: what is not tracked would be
 /// freed.
 fn too_much(report: &Report) -> Option<String> {
+    if report.dropped_fixes() > 0 {
+        return Some(format!("{} changes are more than a repair can keep track of", report.dropped_fixes()));
+    }
     let (kind, count) = report.counts().find(|(_, count)| *count >= ODD_MAX as u64)?;
     Some(format!("{count} findings of the kind {} are more than a repair can keep track of", kind.name()))
+}
+
+/// Returns the requests that restore a damaged head of the newest pack from the copy at its end, or the copy from the
+/// head if no pack has a whole end. One block is written that counts before as damaged, so a power cut leaves this
+/// state or the restored one.
+fn restored_end(device: &Arc<dyn Device>) -> Result<Vec<Request>> {
+    let tables = tables::Tables::read(device.clone())?;
+    let end = packs::damaged_end(&tables.io, &tables.geometry, &tables.superblock);
+    let log = tables.geometry.block_size.log();
+    let requests =
+        end.map(|(addr, block)| [transfer::write_at(u64::from(addr.0) << log, &block), transfer::flush()]);
+    Ok(requests.into_iter().flatten().collect())
 }
 
 /// Returns true if a block may belong to another owner than the directory that names it.
@@ -353,4 +387,31 @@ fn remaining(report: &Report) -> String {
     let kinds = report.counts().filter(|(kind, _)| kind.severity() == Severity::Error);
     let kinds: Vec<&str> = kinds.map(|(kind, _)| kind.name()).collect();
     format!("no repair is known for: {}", kinds.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use f2fs::units::{BlockAddr, Ino};
+
+    use super::*;
+
+    #[test]
+    fn more_damage_than_is_tracked_is_refused() {
+        let mut report = Report::default();
+        for _ in 0..ODD_MAX - 1 {
+            report.add(Finding::new(Kind::DirSecondName, Place::Inode(Ino(5)), ""));
+        }
+        assert_eq!(too_much(&report), None);
+        report.add(Finding::new(Kind::DirSecondName, Place::Inode(Ino(5)), ""));
+        assert!(too_much(&report).is_some());
+    }
+
+    #[test]
+    fn changes_that_were_not_kept_are_refused() {
+        let mut report = Report::default();
+        report.fix(Fix::Data(BlockAddr(9), 0, vec![0; 64 << 20]));
+        assert_eq!(too_much(&report), None);
+        report.fix(Fix::Data(BlockAddr(9), 0, vec![0]));
+        assert!(too_much(&report).is_some());
+    }
 }

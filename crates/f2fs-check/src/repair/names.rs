@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::Device;
 use f2fs::{
     Error, Result,
-    engine::{Engine, NewNode, Options},
+    engine::{Caller, Engine, NewNode, Options},
     format::{FileType, NAME_MAX, inode::advise, quota::QuotaKind},
     units::{Ino, Time},
 };
@@ -39,7 +39,7 @@ pub fn apply(state: Arc<dyn Device>, fixes: &[Fix], now: Time) -> Result<()> {
         return Err(Error::ReadOnly(reason.to_owned().into()));
     }
     if fixes.contains(&Fix::Root) {
-        volume.make_root(&NewNode::new(ROOT_MODE))?;
+        volume.begin(Caller::ADMIN).make_root(&NewNode::new(ROOT_MODE))?;
     }
     for fix in fixes {
         let done = match fix {
@@ -60,10 +60,11 @@ fn replace_quota(volume: &mut Engine, kind: QuotaKind, content: &[u8]) -> Result
     let ino = volume.superblock().quota_inos[kind.index()];
     if !volume.is_inode(ino)? {
         let mode = FileType::Regular.mode_bits() | QUOTA_MODE;
-        volume.make_inode_at(ino, volume.superblock().root_ino, &NewNode::new(mode))?;
+        let root = volume.superblock().root_ino;
+        volume.begin(Caller::ADMIN).make_inode_at(ino, root, &NewNode::new(mode))?;
     }
-    volume.fill_inode(ino, content)?;
-    volume.truncate(ino, content.len() as u64)
+    volume.begin(Caller::ADMIN).fill_inode(ino, content)?;
+    volume.begin(Caller::ADMIN).truncate(ino, content.len() as u64)
 }
 
 /// Enters a name; with a suffix, if the directory has it already.
@@ -76,7 +77,7 @@ fn enter(volume: &mut Engine, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
         wanted = name[..name.len().min(NAME_MAX - tail.len())].to_vec();
         wanted.extend(tail.as_bytes());
     }
-    volume.enter_inode(dir, &wanted, ino)
+    volume.begin(Caller::ADMIN).enter_inode(dir, &wanted, ino)
 }
 
 /// Enters an inode under its own name: into its own directory if that is certain, else into lost+found.
@@ -88,9 +89,10 @@ fn attach(volume: &mut Engine, ino: Ino) -> Result<()> {
     let parent = Ino(inode.head().pino.get());
     let is_only = inode.is_directory() || inode.head().links.get() == 1;
     let is_sure = has_name && is_only && !inode.has_advise(advise::LOST_PINO);
-    if is_sure && leads_to_root(volume, parent, ino) && volume.find_entry(parent, &name)?.is_none() {
-        let entered = volume.enter_inode(parent, &name, ino);
-        if !matches!(entered, Err(Error::NoKey)) {
+    if is_sure && leads_to_root(volume, parent, ino) && matches!(volume.find_entry(parent, &name), Ok(None)) {
+        let entered = volume.begin(Caller::ADMIN).enter_inode(parent, &name, ino);
+        // The directory may be damaged, or encrypted.
+        if entered.is_ok() || volume.read_only_reason().is_some() {
             return entered;
         }
     }
@@ -137,5 +139,43 @@ fn lost_found(volume: &mut Engine) -> Result<Ino> {
         name.push(b'~');
     }
     let mode = FileType::Directory.mode_bits() | LOST_FOUND_MODE;
-    volume.create(root, &name, &NewNode::new(mode))
+    volume.begin(Caller::ADMIN).create(root, &name, &NewNode::new(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use f2fs::{engine::FinalSymlink, units::BlockAddr};
+
+    use super::*;
+
+    const NOW: Time = Time { seconds: 1_700_000_000, nanoseconds: 0 };
+    const DIR: u16 = 0o040_755;
+    const FILE: u16 = 0o100_644;
+    /// Byte offset of the length of the name in an entry of a directory.
+    const NAME_LEN: usize = 8;
+
+    /// Address of an inode and byte offset of the entry of a name in its inline directory.
+    fn entry_of(volume: &Engine, dir: Ino, name: &[u8]) -> (BlockAddr, usize) {
+        let slot = volume.find_entry(dir, name).unwrap().unwrap().slot;
+        let range = volume.inode(dir).unwrap().layout().inline_range();
+        let slots = 8 * range.len() / (19 * 8 + 1);
+        (volume.nat_entry(dir.into()).unwrap().addr, range.end - slots * 19 + slot * 11)
+    }
+
+    #[test]
+    fn a_name_that_its_damaged_directory_refuses_goes_to_lost_and_found() {
+        let device = Arc::new(model::Setup::named("base").unwrap().make().unwrap());
+        let mut volume = Engine::open(device.clone(), Options::new(|| NOW)).unwrap();
+        let root = volume.superblock().root_ino;
+        let dir = volume.begin(Caller::ADMIN).create(root, b"dir", &NewNode::new(DIR)).unwrap();
+        let ino = volume.begin(Caller::ADMIN).create(dir, b"file", &NewNode::new(FILE)).unwrap();
+        volume.unmount().unwrap();
+        let volume = Engine::open(device.clone(), Options::read_only()).unwrap();
+        let (addr, at) = entry_of(&volume, dir, b"file");
+        device.write((u64::from(addr.0) << 12) + (at + NAME_LEN) as u64, &60_000u16.to_le_bytes()).unwrap();
+        apply(device.clone(), &[Fix::Attach(ino)], NOW).unwrap();
+        let volume = Engine::open(device, Options::read_only()).unwrap();
+        assert!(volume.find_entry(dir, b"file").is_err(), "the directory is damaged");
+        assert_eq!(volume.resolve(b"/lost+found/file", FinalSymlink::NoFollow).unwrap(), ino);
+    }
 }

@@ -4,19 +4,22 @@ use std::{collections::HashSet, sync::Arc};
 
 use block::{Device, Overlay, Recording, Request, Verb};
 use f2fs::{
-    Place,
-    engine::{Engine, Options},
+    Place, Result,
+    engine::{Engine, Io, Options},
     format::{
         block_size::NODE_FOOTER_BYTES,
         node::{NodeFooter, NodeFormat},
+        orphan,
         sit::SegmentType,
     },
-    units::{BlockAddr, Time},
+    units::{BlockAddr, Ino, Time},
 };
 
 use super::tables::Tables;
-use crate::{Finding, Kind, Report, reader::parse_node, segments::Segments};
+use crate::{Finding, Fix, Kind, Report, reader::parse_node, segments::Segments};
 
+/// The loss if nothing is rolled forward.
+const LOST: &str = "the changes of fsyncs after the last checkpoint cannot be rolled forward";
 /// Byte offsets in a footer.
 const FOOTER_VERSION: usize = 12;
 const FOOTER_NEXT: usize = 20;
@@ -32,13 +35,15 @@ pub enum Rolled {
 }
 
 /// Rolls the volume forward over an overlay, as a mount does, and returns the requests. A chain that loops, or that
-/// has a node with an impossible address, is cut first.
+/// has a node with an impossible address, is cut first. The engine removes the orphans, too: wrong entries of their
+/// list, which may name files in use, are taken out below the overlay first.
 pub fn roll_forward(device: &Arc<dyn Device>, report: &Report, segments: &Segments, now: Time) -> Rolled {
     let has = |kind| report.count(kind) > 0;
     if !has(Kind::ChainPending) {
         return Rolled::None;
     }
-    let overlay = Arc::new(Recording::with_data(Overlay::new(device.clone())));
+    let Ok(cleaned) = without_wrong_orphans(device, report) else { return Rolled::Lost(LOST.into()) };
+    let overlay = Arc::new(Recording::with_data(Overlay::new(cleaned)));
     let wrong = report.findings().iter().find(|finding| finding.kind == Kind::ChainAddress);
     let cut = match (wrong, has(Kind::ChainLoop)) {
         (Some(finding), _) => cut_before(&overlay, device, finding),
@@ -49,13 +54,39 @@ pub fn roll_forward(device: &Arc<dyn Device>, report: &Report, segments: &Segmen
     let is_open = opened.is_some_and(|volume| volume.read_only_reason().is_none());
     let trace = overlay.take_trace();
     if !is_open || overwrites(device, &trace, segments) {
-        return Rolled::Lost(
-            "the changes of fsyncs after the last checkpoint cannot be rolled forward".into(),
-        );
+        return Rolled::Lost(LOST.into());
     }
     Rolled::Forward(
         trace.into_iter().filter(|request| matches!(request.verb, Verb::Write | Verb::Flush)).collect(),
     )
+}
+
+/// The device with an orphan list that has no wrong entries, according to the check. The pack on the device stays: the
+/// checkpoint after roll-forward has a list of its own.
+fn without_wrong_orphans(device: &Arc<dyn Device>, report: &Report) -> Result<Arc<dyn Device>> {
+    let wrong: HashSet<u32> = report.fixes().iter().filter_map(wrong_orphan).collect();
+    if wrong.is_empty() && report.count(Kind::OrphanBlock) == 0 {
+        return Ok(device.clone());
+    }
+    let tables = Tables::read(device.clone())?;
+    let orphans = tables.pack.orphans.iter().copied();
+    let orphans: Vec<Ino> = orphans.filter(|ino| !wrong.contains(&ino.0)).collect();
+    let size = tables.geometry.block_size;
+    let first = 1 + tables.superblock.cp_payload;
+    let count = tables.pack.checkpoint.summaries_start.saturating_sub(first) as usize;
+    let mut list = orphan::encode(&orphans, size);
+    list.resize(count * size.bytes(), 0);
+    let start = BlockAddr(tables.geometry.pack(tables.pack.number).0 + first);
+    let overlay: Arc<dyn Device> = Arc::new(Overlay::new(device.clone()));
+    Io::new(overlay.clone(), size).write(start, Place::Checkpoint(tables.pack.number), &list)?;
+    Ok(overlay)
+}
+
+fn wrong_orphan(fix: &Fix) -> Option<u32> {
+    match fix {
+        Fix::NoOrphan(ino) => Some(ino.0),
+        _ => None,
+    }
 }
 
 /// Returns true if a request overwrites a block that a node names: the table of segments was wrong.

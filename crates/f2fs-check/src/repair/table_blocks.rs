@@ -35,6 +35,9 @@ pub fn nat(old: &Tables, new: &Tables, candidates: &BTreeSet<u32>, write: &mut W
             if let Ok(at) = new.pack.nat_journal.binary_search_by_key(&nid, |(nid, _)| *nid) {
                 nat::set_entry(&mut block, slot, new.pack.nat_journal[at].1);
             }
+            if nid == Nid::NULL {
+                nat::set_entry(&mut block, slot, NatEntry { version: 0, ino: Ino(0), addr: BlockAddr::NULL });
+            }
             if RESERVED.contains(&nid.0) {
                 let version = nat::entry(&block, slot).version;
                 let reserved = NatEntry { version, ino: Ino(nid.0), addr: BlockAddr(1) };

@@ -56,6 +56,8 @@ pub struct Changes {
     pub summaries: BTreeSet<SegNo>,
     /// Blocks of the NAT that cannot be read.
     pub nat_blocks: BTreeSet<u32>,
+    /// Number of inodes that are freed, because their fields cannot be restored.
+    pub freed_inodes: u64,
 }
 
 /// Returns the requests that lead from `start` to `after`. `used` are the blocks of the main area that `start`

@@ -9,10 +9,16 @@ use std::{
     collections::BTreeMap,
     fmt,
     io::{self, Read, Write},
+    sync::Arc,
 };
 
 use block::{Device, Request, Verb};
-use f2fs::format::crc::crc;
+use f2fs::{
+    Place,
+    format::{crc::crc, node::NodeFooter, sit::SegmentType},
+};
+
+use super::tables::Tables;
 
 /// First bytes of the file.
 const MAGIC: &[u8; 24] = b"flashkit fsck undo 1\n\0\0\0";
@@ -30,6 +36,8 @@ pub enum UndoError {
     Invalid(&'static str),
     /// The device is not the one that was repaired, or was changed since; at this byte.
     Other(u64),
+    /// Fsyncs were written after the repair; the first one begins at this byte.
+    Fsynced(u64),
 }
 
 impl fmt::Display for UndoError {
@@ -40,6 +48,10 @@ impl fmt::Display for UndoError {
             UndoError::Other(at) => write!(
                 f,
                 "the image is not the repaired one, or was changed after the repair: byte {at} differs; nothing was written"
+            ),
+            UndoError::Fsynced(at) => write!(
+                f,
+                "files were synced after the repair: byte {at} begins an fsync, which undo would lose; nothing was written"
             ),
         }
     }
@@ -170,8 +182,8 @@ impl Undo {
     /// pages go back in the opposite order of the repair, so that the old checkpoint counts first.
     ///
     /// # Errors
-    /// [`UndoError::Other`] for another device; the device's errors.
-    pub fn apply(&self, device: &dyn Device) -> Result<(), UndoError> {
+    /// [`UndoError::Other`] for another device; [`UndoError::Fsynced`] after an fsync; the device's errors.
+    pub fn apply(&self, device: &Arc<dyn Device>) -> Result<(), UndoError> {
         if device.geometry().size_bytes != self.size_bytes {
             return Err(UndoError::Other(self.size_bytes));
         }
@@ -186,6 +198,9 @@ impl Undo {
                 }
             }
         }
+        if let Some(at) = self.fsynced(device) {
+            return Err(UndoError::Fsynced(at));
+        }
         for start in self.order.iter().rev() {
             let page = &self.pages[start];
             if page.old != page.new {
@@ -194,6 +209,24 @@ impl Undo {
             }
         }
         Ok(device.flush()?)
+    }
+
+    /// The place of the first fsync after the repaired pack, if there is one. It changes neither superblocks nor packs.
+    fn fsynced(&self, device: &Arc<dyn Device>) -> Option<u64> {
+        let tables = Tables::read(device.clone()).ok()?;
+        let log = tables.geometry.block_size.log();
+        let start = u64::from(tables.geometry.pack(tables.pack.number).0) << log;
+        let pack = self.pages.get(&start)?;
+        let mut found = vec![0; pack.new.len()];
+        device.read(start, &mut found).ok()?;
+        if found != pack.new || pack.old == pack.new {
+            return None;
+        }
+        let position = tables.pack.checkpoint.logs[SegmentType::WarmNode.index()];
+        let addr = tables.geometry.block(position.segment, position.offset);
+        let node = tables.io.read_block(addr, Place::Block(addr)).ok()?;
+        let is_fsynced = tables.pack.checkpoint.is_written_after(NodeFooter::of(&node).cp_ver);
+        is_fsynced.then_some(u64::from(addr.0) << log)
     }
 }
 

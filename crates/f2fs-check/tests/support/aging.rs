@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::{Device, MemoryDevice, Rng};
 use f2fs::{
     Error,
-    engine::{Engine, NewNode, Options},
+    engine::{Caller, Engine, NewNode, Options},
     units::{Ino, Time},
 };
 use guest::Entry;
@@ -48,22 +48,29 @@ pub fn age(device: Arc<dyn Device>, options: Options, percent: u64, seed: u64) {
             let (name, ino) = files.swap_remove(rng.below(files.len() as u64) as usize);
             if rng.chance(0.5) {
                 let length = rng.below(6 * block_bytes) as usize + 1;
-                match volume.write(ino, rng.below(20 * block_bytes), &vec![seed as u8; length]) {
+                match volume.begin(Caller::ADMIN).write(
+                    ino,
+                    rng.below(20 * block_bytes),
+                    &vec![seed as u8; length],
+                ) {
                     Ok(()) | Err(Error::NoSpace { .. }) => files.push((name, ino)),
                     Err(error) => panic!("{error}"),
                 }
                 continue;
             }
-            volume.unlink(ROOT, format!("file {seed} {name}").as_bytes()).unwrap();
+            volume.begin(Caller::ADMIN).unlink(ROOT, format!("file {seed} {name}").as_bytes()).unwrap();
             continue;
         }
-        let ino = volume.create(ROOT, format!("file {seed} {next}").as_bytes(), &NewNode::new(FILE)).unwrap();
+        let ino = volume
+            .begin(Caller::ADMIN)
+            .create(ROOT, format!("file {seed} {next}").as_bytes(), &NewNode::new(FILE))
+            .unwrap();
         let length = if rng.chance(0.3) { rng.below(3000) } else { rng.below(capacity * block_bytes / 80) };
         let content: Vec<u8> = (0..length).map(|n| (n / 7 + next * 31) as u8).collect();
-        match volume.write(ino, 0, &content) {
+        match volume.begin(Caller::ADMIN).write(ino, 0, &content) {
             Ok(()) => files.push((next, ino)),
             Err(Error::NoSpace { .. }) => {
-                volume.unlink(ROOT, format!("file {seed} {next}").as_bytes()).unwrap()
+                volume.begin(Caller::ADMIN).unlink(ROOT, format!("file {seed} {next}").as_bytes()).unwrap()
             }
             Err(error) => panic!("{error}"),
         }

@@ -93,6 +93,10 @@ damage! {
         d.put_checkpoint(156, &le(1));
     }
     an_orphan_that_has_a_name => ["orphan-named"]: |d| { put_orphan(&d, d.ino("/plain").0, 1); }
+    an_orphan_with_links => ["dentry-name", "orphan-links"]: |d| {
+        put_orphan(&d, d.ino("/few/other").0, 1);
+        d.put_dentry(d.ino("/few"), d.slot(d.ino("/few"), "other"), 8, &[0, 0]);
+    }
     an_orphan_that_is_not_in_use => ["orphan-inode"]: |d| { put_orphan(&d, 60_000, 1); }
     an_orphan_block_with_too_many_entries => ["orphan-block"]: |d| { put_orphan(&d, 60_000, 1021); }
     a_quota_inode_that_is_not_in_use => ["quota-inode", "quota-usage"]: |d| {
@@ -100,6 +104,7 @@ damage! {
             put_superblock(&d, copy, 2745 + 8, &le(60_000));
         }
         // The old quota inode has no name now; it is an orphan, which counts in the usage.
+        d.put_inode(d.volume().superblock().quota_inos[2], 12, &le(0));
         put_orphan(&d, d.volume().superblock().quota_inos[2].0, 1);
     }
 
@@ -117,6 +122,7 @@ damage! {
     a_nat_entry_of_a_direct_node_with_a_wrong_inode => ["nat-inode"]: |d| {
         d.put_nat(d.child(d.ino("/big"), 0), 1, &le(d.ino("/plain").0));
     }
+    a_nat_entry_of_nid_zero => ["nat-reserved"]: |d| { d.put_nat(Nid(0), 5, &le(9)); }
     a_reserved_nat_entry => ["nat-reserved"]: |d| { d.put_nat(Nid(2), 5, &le(9)); }
 
     // SIT.
@@ -229,9 +235,23 @@ damage! {
         let start = d.data(d.ino("/plain"), 0).0;
         d.put_inode(d.ino("/plain"), 348, &[le(0), le(start + 9), le(3)].concat());
     }
+    an_extent_of_inline_content => ["extent"]: |d| {
+        d.put_inode(d.ino("/few/small"), 348, &[le(0), le(d.data(d.ino("/big"), 0).0), le(3)].concat());
+    }
+    an_extent_past_the_addresses => ["extent"]: |d| {
+        // The node for the last of the blocks is missing.
+        let start = d.data(d.ino("/far"), 0).0;
+        d.put_inode(d.ino("/far"), 348, &[le(2000), le(start), le(1)].concat());
+    }
     an_address_before_inline_content => ["inline-reserved"]: |d| {
         let few = d.ino("/few");
         d.put_inode(few, d.volume().inode(few).unwrap().layout().inline_range().start - 4, &le(9));
+    }
+    inline_data_without_its_mark => ["inline-unmarked"]: |d| {
+        let small = d.ino("/few/small");
+        let marks = d.volume().inode(small).unwrap().head().inline;
+        assert_eq!(marks & 8, 8, "the file has inline data");
+        d.put_inode(small, 3, &[marks & !8]);
     }
     a_wrong_count_of_an_inodes_blocks => ["block-count"]: |d| {
         let blocks = d.volume().inode(d.ino("/plain")).unwrap().head().blocks.get();
@@ -294,6 +314,9 @@ damage! {
     }
     doubled_dots => ["dots-twice"]: |d| { make_dot(&d, "..", 2); }
     a_wrong_parent => ["dots-wrong"]: |d| { d.put_dentry(d.ino("/few"), 1, 4, &le(d.ino("/many").0)); }
+    a_directory_whose_inode_names_another_parent => ["dir-parent"]: |d| {
+        d.put_inode(d.ino("/few/below"), 84, &le(ROOT.0));
+    }
     a_parent_of_number_zero => ["dots-wrong"]: |d| { d.put_dentry(d.ino("/few"), 1, 4, &le(0)); }
     a_wrong_self => ["dots-wrong"]: |d| { d.put_dentry(d.ino("/few"), 0, 4, &le(3)); }
     a_depth_that_is_too_small => ["dir-depth"]: |d| { d.put_inode(d.ino("/many"), 72, &le(1)); }
@@ -315,7 +338,7 @@ damage! {
         d.put_inode(d.ino("/few"), 12, &le(links(d.ino("/few")) + 1));
         d.put_inode(d.ino("/many"), 12, &le(links(d.ino("/many")) + 1));
     }
-    a_directory_inside_itself => ["dir-cycle", "dots-wrong", "inode-unreached", "link-count"]: |d| {
+    a_directory_inside_itself => ["dir-cycle", "dir-parent", "dots-wrong", "inode-unreached", "link-count"]: |d| {
         // "below" in "few" becomes "few" itself, and the root's name of "few" something else.
         let few = d.ino("/few");
         d.put_dentry(few, d.slot(few, "below"), 4, &le(few.0));
@@ -418,7 +441,10 @@ fn make_dot(d: &Damaged, name: &str, kind: u8) {
 /// Writes direct nodes behind the warm node log, each with the position of the next.
 fn chain(d: &Damaged, next: &[u16]) {
     let (log, geometry) = (d.checkpoint().1.logs[4], *d.volume().geometry());
-    let version = d.checkpoint().1.node_version();
+    // Nodes carry the checksum of the head, which an earlier change may have set.
+    let (head, at) = (d.block(d.pack(d.checkpoint().0)), d.checkpoint().1.checksum_offset as usize);
+    let sum = u32::from_le_bytes(head[at..at + 4].try_into().unwrap());
+    let version = d.checkpoint().1.version.0 | u64::from(sum) << 32;
     let at = |n: u16| geometry.block(log.segment, log.offset + n);
     for (n, to) in (0..).zip(next) {
         let mut node = vec![0; BLOCK];

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use block::{Device, MemoryDevice};
 use f2fs::{
-    engine::{Engine, FinalSymlink, NewNode, Options, SetAttr, XattrMode},
+    engine::{Caller, Engine, FinalSymlink, NewNode, Options, SetAttr, XattrMode},
     format::{
         BlockSize, TableCopy,
         checkpoint::{Checkpoint, Flags},
@@ -117,15 +117,20 @@ impl Damaged {
     /// Changes head and copy of the pack that counts, with a checksum.
     pub fn put_checkpoint(&self, at: usize, bytes: &[u8]) {
         let (pack, checkpoint) = self.checkpoint();
+        self.put_head(pack, at, bytes);
         let start = self.pack(pack);
-        let mut head = self.block(start);
+        self.put(BlockAddr(start.0 + checkpoint.pack_blocks - 1), 0, &self.block(start));
+    }
+
+    /// Changes the head of a pack, with a checksum.
+    pub fn put_head(&self, pack: u8, at: usize, bytes: &[u8]) {
+        let mut head = self.block(self.pack(pack));
         head[at..at + bytes.len()].copy_from_slice(bytes);
-        let sum_at = checkpoint.checksum_offset as usize;
+        let sum_at = self.checkpoint().1.checksum_offset as usize;
         let sum = f2fs_crc(&head[..sum_at]);
         let sum = if sum_at + 4 < BLOCK { crc(sum, &head[sum_at + 4..]) } else { sum };
         head[sum_at..sum_at + 4].copy_from_slice(&sum.to_le_bytes());
-        self.put(start, 0, &head);
-        self.put(BlockAddr(start.0 + checkpoint.pack_blocks - 1), 0, &head);
+        self.put(self.pack(pack), 0, &head);
     }
 
     /// Start of the NAT journal and of the SIT journal: block and offset.
@@ -269,35 +274,37 @@ fn fill(volume: &mut Engine) -> f2fs::Result<()> {
     let root = volume.superblock().root_ino;
     let file = NewNode::new(FILE);
     // A first part, so that segments are closed before the checkpoint.
-    let big = volume.create(root, b"big", &file)?;
+    let big = volume.begin(Caller::ADMIN).create(root, b"big", &file)?;
     for n in 0..2000u64 {
-        volume.write(big, n * BLOCK as u64, &[(n % 255) as u8; BLOCK])?;
+        volume.begin(Caller::ADMIN).write(big, n * BLOCK as u64, &[(n % 255) as u8; BLOCK])?;
     }
-    let far = volume.create(root, b"far", &file)?;
+    let far = volume.begin(Caller::ADMIN).create(root, b"far", &file)?;
     for block in [0, 3000, 3_000_000] {
-        volume.write(far, block * BLOCK as u64, &[7; BLOCK])?;
+        volume.begin(Caller::ADMIN).write(far, block * BLOCK as u64, &[7; BLOCK])?;
     }
-    let many = volume.create(root, b"many", &NewNode::new(DIR))?;
+    let many = volume.begin(Caller::ADMIN).create(root, b"many", &NewNode::new(DIR))?;
     for n in 0..700 {
-        let ino = volume.create(many, format!("entry {n}").as_bytes(), &file)?;
+        let ino = volume.begin(Caller::ADMIN).create(many, format!("entry {n}").as_bytes(), &file)?;
         if n == 0 {
-            volume.write(ino, 0, b"content")?;
+            volume.begin(Caller::ADMIN).write(ino, 0, b"content")?;
         }
     }
-    let few = volume.create(root, b"few", &NewNode::new(DIR))?;
-    volume.create(few, b"below", &NewNode::new(DIR))?;
-    let small = volume.create(few, b"small", &file)?;
-    volume.write(small, 0, b"small content")?;
-    volume.link(small, root, b"small too")?;
-    volume.create(few, b"other", &file)?;
-    let plain = volume.create(root, b"plain", &file)?;
-    volume.write(plain, 0, &[3; 5 * BLOCK])?;
-    let attributes = volume.create(root, b"attributes", &file)?;
-    volume.set_xattr(attributes, b"user.large", &[5; 3000], XattrMode::Set)?;
-    volume.set_xattr(small, b"user.small", b"value", XattrMode::Set)?;
-    volume.symlink(root, b"link", b"target", &NewNode::new(0o120_777))?;
-    let compressed = volume.create(root, b"compressed", &file)?;
-    volume.set_attr(compressed, &SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() })?;
-    volume.write(compressed, 0, &[9; 16 * BLOCK])?;
+    let few = volume.begin(Caller::ADMIN).create(root, b"few", &NewNode::new(DIR))?;
+    volume.begin(Caller::ADMIN).create(few, b"below", &NewNode::new(DIR))?;
+    let small = volume.begin(Caller::ADMIN).create(few, b"small", &file)?;
+    volume.begin(Caller::ADMIN).write(small, 0, b"small content")?;
+    volume.begin(Caller::ADMIN).link(small, root, b"small too")?;
+    volume.begin(Caller::ADMIN).create(few, b"other", &file)?;
+    let plain = volume.begin(Caller::ADMIN).create(root, b"plain", &file)?;
+    volume.begin(Caller::ADMIN).write(plain, 0, &[3; 5 * BLOCK])?;
+    let attributes = volume.begin(Caller::ADMIN).create(root, b"attributes", &file)?;
+    volume.begin(Caller::ADMIN).set_xattr(attributes, b"user.large", &[5; 3000], XattrMode::Set)?;
+    volume.begin(Caller::ADMIN).set_xattr(small, b"user.small", b"value", XattrMode::Set)?;
+    volume.begin(Caller::ADMIN).symlink(root, b"link", b"target", &NewNode::new(0o120_777))?;
+    let compressed = volume.begin(Caller::ADMIN).create(root, b"compressed", &file)?;
+    volume
+        .begin(Caller::ADMIN)
+        .set_attr(compressed, &SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() })?;
+    volume.begin(Caller::ADMIN).write(compressed, 0, &[9; 16 * BLOCK])?;
     Ok(())
 }

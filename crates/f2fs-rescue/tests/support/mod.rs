@@ -25,6 +25,13 @@ struct Memory {
 impl Sink for Memory {
     fn entry(&mut self, entry: &Entry) -> Result<bool> {
         self.last = String::from_utf8_lossy(&entry.path).into_owned();
+        if let Kind::File { size, data: Some(ranges) } = &entry.kind {
+            let mut end = 0;
+            for range in ranges {
+                assert!(end <= range.start && range.start < range.end && range.end <= *size, "{ranges:?}");
+                end = range.end;
+            }
+        }
         let size = match entry.kind {
             Kind::File { size, .. } => size as usize,
             _ => 0,

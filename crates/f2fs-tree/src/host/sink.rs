@@ -31,7 +31,7 @@ use rustix::{
     process::{Gid, Uid},
 };
 
-use super::shown;
+use super::{Owners, shown};
 use crate::{
     Entry, Kind, Metadata,
     export::{Loss, Sink},
@@ -74,22 +74,6 @@ pub struct DirSink {
     losses: Vec<Loss>,
     /// True if a directory that still has to be filled could not be reopened.
     is_broken: bool,
-}
-
-/// The owners of what a sink makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owners {
-    /// Each entry has its owner, which requires root's rights.
-    Entry,
-    /// Everything belongs to the calling user. Set-id bits and capabilities are left out.
-    Caller,
-}
-
-impl Owners {
-    /// Returns the owners that the calling user may set.
-    pub fn permitted() -> Owners {
-        if rustix::process::geteuid().is_root() { Owners::Entry } else { Owners::Caller }
-    }
 }
 
 struct OpenDirectory {
@@ -393,7 +377,8 @@ impl DirSink {
         });
         if kind != FileType::Symlink {
             let mode = Mode::from_raw_mode(self.permissions_of(path, meta, given).into());
-            if let Err(errno) = host::chmodat(host::CWD, &*open_file, mode, AtFlags::empty()) {
+            // Not by `chmodat`, which is a system call of its own that fakeroot and pseudo do not see.
+            if let Err(errno) = host::chmod(&*open_file, mode) {
                 self.lose(path, &format!("its permissions {:o}", meta.permissions), errno);
             }
         }

@@ -18,7 +18,7 @@ use std::{
         fd::{AsRawFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use f2fs::{Error, Result, format::inode::DeviceNumber, units::Time};
@@ -120,10 +120,12 @@ impl DirSource {
         Ok(source)
     }
 
-    /// Skips these files, so that an output file inside the tree does not become a part of itself.
+    /// Skips these files under every name that they have, so that an output file inside the tree does not become a part
+    /// of itself. A file that does not exist is skipped nowhere.
     #[must_use]
-    pub fn leaving_out(self, files: &[HostId]) -> DirSource {
-        DirSource { left_out: files.to_vec(), ..self }
+    pub fn leaving_out(self, files: &[PathBuf]) -> DirSource {
+        let left_out = files.iter().filter_map(|file| host::stat(file).ok()).map(|stat| host_id(&stat));
+        DirSource { left_out: left_out.collect(), ..self }
     }
 
     fn failed(&self, path: &[u8], errno: Errno) -> Error {

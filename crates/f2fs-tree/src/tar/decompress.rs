@@ -1,4 +1,4 @@
-//! Compressed archives, read. The compression follows from the first bytes.
+//! Compressed archives and images, read. The compression follows from the first bytes.
 
 use std::io::{BufRead, BufReader, Read};
 
@@ -9,30 +9,57 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// Memory limit of the xz decoder in KiB. The largest preset needs 65 MiB.
 const XZ_MEMORY_KIB: u32 = 128 << 10;
 
+/// A format of compressed data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Packing {
+    Gzip,
+    Zstd,
+    Xz,
+    Bzip2,
+    Lzip,
+}
+
+impl Packing {
+    /// Returns the format of a stream by its first bytes. A stream of zstd may begin with a skippable frame (RFC 8878,
+    /// section 3.1.2).
+    fn of(start: &[u8]) -> Option<Packing> {
+        match start {
+            [0x1F, 0x8B, 8, ..] => Some(Packing::Gzip),
+            [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Some(Packing::Zstd),
+            [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => Some(Packing::Xz),
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Some(Packing::Bzip2),
+            [b'L', b'Z', b'I', b'P', ..] => Some(Packing::Lzip),
+            _ => None,
+        }
+    }
+}
+
+/// Returns true if a stream with these first bytes, at least six, is compressed. [`decompressed`] then decompresses or
+/// refuses it.
+pub fn is_compressed(start: &[u8]) -> bool {
+    Packing::of(start).is_some()
+}
+
 /// Decompresses a stream. Its first bytes tell gzip, zstd, xz and uncompressed data apart. The decoder's
-/// memory is bounded; an archive that needs more than 128 MiB fails.
+/// memory is bounded; a stream that needs more than 128 MiB fails.
+///
+/// # Errors
+/// [`Error::Unsupported`] for bzip2 and lzip; those of reading the stream.
 pub fn decompressed<'a>(stream: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     let mut stream = BufReader::with_capacity(BUFFER_BYTES, stream);
     let failed = |source| Error::Host { path: "archive".into(), source };
     let start = stream.fill_buf().map_err(failed)?;
-    Ok(match start {
-        [0x1F, 0x8B, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(stream)),
+    let unsupported = |format: &str| Error::Unsupported(format!("data compressed with {format}").into());
+    Ok(match Packing::of(start) {
+        Some(Packing::Gzip) => Box::new(flate2::bufread::MultiGzDecoder::new(stream)),
         #[cfg(unix)]
-        [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => {
-            Box::new(zstd::stream::read::Decoder::with_buffer(stream).map_err(failed)?)
-        }
-        [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => {
-            Box::new(lzma_rust2::XzReader::new_mem_limit(stream, true, XZ_MEMORY_KIB))
-        }
+        Some(Packing::Zstd) => Box::new(zstd::stream::read::Decoder::with_buffer(stream).map_err(failed)?),
         #[cfg(not(unix))]
-        [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => {
-            return Err(Error::Unsupported("archives compressed with zstd, on this system".into()));
-        }
-        [b'B', b'Z', b'h', ..] => return Err(Error::Unsupported("archives compressed with bzip2".into())),
-        [b'L', b'Z', b'I', b'P', ..] => {
-            return Err(Error::Unsupported("archives compressed with lzip".into()));
-        }
-        _ => Box::new(stream),
+        Some(Packing::Zstd) => return Err(unsupported("zstd, on this system")),
+        Some(Packing::Xz) => Box::new(lzma_rust2::XzReader::new_mem_limit(stream, true, XZ_MEMORY_KIB)),
+        Some(Packing::Bzip2) => return Err(unsupported("bzip2")),
+        Some(Packing::Lzip) => return Err(unsupported("lzip")),
+        None => Box::new(stream),
     })
 }
 
@@ -57,7 +84,13 @@ mod tests {
         let mut xz = lzma_rust2::XzWriter::new(Vec::new(), lzma_rust2::XzOptions::with_preset(1)).unwrap();
         xz.write_all(&text).unwrap();
         let xz = xz.finish().unwrap();
-        for bytes in [&text, &gzip, &zstd, &xz] {
+        // As pzstd writes it.
+        let with_frame = [&[0x50, 0x2A, 0x4D, 0x18, 4, 0, 0, 0, 1, 2, 3, 4], &zstd[..]].concat();
+        assert!(!is_compressed(&text));
+        for bytes in [&gzip, &zstd, &xz, &with_frame] {
+            assert!(is_compressed(&bytes[..6]));
+        }
+        for bytes in [&text, &gzip, &zstd, &xz, &with_frame] {
             assert!(read(bytes).unwrap() == text);
             // Concatenated members form one stream.
             let twice = [&bytes[..], &bytes[..]].concat();
@@ -67,6 +100,6 @@ mod tests {
             assert!(read(&bytes[..bytes.len() / 2]).is_err(), "cut off");
         }
         assert!(read(b"").unwrap().is_empty());
-        assert!(decompressed(&b"BZh9"[..]).is_err());
+        assert!(decompressed(&b"BZh9"[..]).is_err() && is_compressed(b"BZh91A"));
     }
 }

@@ -9,6 +9,6 @@ mod source;
 mod sparse;
 
 pub use compress::{Compressed, Compression};
-pub use decompress::decompressed;
+pub use decompress::{decompressed, is_compressed};
 pub use sink::{Holes, TarSink};
 pub use source::TarSource;

@@ -4,7 +4,7 @@
 //! and `LIBARCHIVE.xattr` records. ACLs come from these and from the texts of `SCHILY.acl` (GNU tar, star,
 //! libarchive). Sparse files come in GNU's four formats.
 
-use std::{io::Read, ops::Range};
+use std::{collections::BTreeMap, io::Read, ops::Range};
 
 use f2fs::{
     Error, Result,
@@ -19,12 +19,15 @@ use super::{
     pax,
     sparse::{self, RANGES_MAX, gnu},
 };
-use crate::{Entry, Kind, Metadata, Names, Run, Source, entry::storable};
+use crate::{Entry, Kind, Metadata, Names, Run, Source, Xattr, entry::storable};
 
 /// Maximum length of a path or link target in bytes. No Linux program creates longer ones.
 const PATH_BYTES_MAX: u64 = 1 << 16;
-/// Maximum length of an extended header in bytes. An attribute has up to 64 KiB.
+/// Maximum length of the extended headers before a member in bytes. An attribute has up to 64 KiB.
 const PAX_BYTES_MAX: u64 = 16 << 20;
+/// Maximum length in bytes of the records of global headers, which every member gets. Known writers store a
+/// comment there, which is no record of a member.
+const GLOBAL_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of extended sparse headers, which hold 21 ranges each.
 const SPARSE_BLOCKS_MAX: usize = RANGES_MAX / 21;
 
@@ -80,6 +83,24 @@ struct SparseRecords {
     /// Format 0.0: the map in one pair of records per range.
     pairs: Vec<(u64, u64)>,
     offset: Option<u64>,
+}
+
+impl Records {
+    /// Bytes of all values together.
+    fn bytes(&self) -> usize {
+        let length = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, Vec::len);
+        let name = |value: &Option<String>| value.as_ref().map_or(0, String::len);
+        let acl = |value: &Option<Acl>| value.as_ref().map_or(0, |acl| size_of_val(&*acl.entries));
+        let xattrs = self.xattrs.iter().map(|(name, value)| size_of::<Xattr>() + name.len() + value.len());
+        let pairs = self.sparse.pairs.len() + self.sparse.map.as_ref().map_or(0, Vec::len);
+        [&self.path, &self.link_path, &self.sparse.name].map(length).iter().sum::<usize>()
+            + name(&self.names.user)
+            + name(&self.names.group)
+            + acl(&self.access)
+            + acl(&self.default)
+            + xattrs.sum::<usize>()
+            + pairs * size_of::<(u64, u64)>()
+    }
 }
 
 impl<R: Read> TarSource<R> {
@@ -218,11 +239,14 @@ impl<R: Read> TarSource<R> {
                 records.sparse.pairs.push((offset, pax::decimal(value)?));
             }
             _ => {
-                if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                    records.xattrs.push((pax::unescaped(name), value.to_vec()));
+                let xattr = if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                    Some((pax::unescaped(name), value.to_vec()))
                 } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
-                    records.xattrs.push((pax::percent_decoded(name), pax::base64(value)?));
-                }
+                    Some((pax::percent_decoded(name), pax::base64(value)?))
+                } else {
+                    None
+                };
+                records.xattrs.extend(xattr.filter(|(name, _)| storable(name)));
             }
         }
         Some(())
@@ -338,17 +362,14 @@ impl<R: Read> TarSource<R> {
             },
             ..Metadata::default()
         };
-        for (name, acl) in [
-            (&b"system.posix_acl_access"[..], records.access),
-            (b"system.posix_acl_default", records.default.filter(|_| matches!(kind, Kind::Directory))),
-        ] {
-            if let Some(acl) = acl {
-                meta.set_xattr(name, acl.to_system());
-            }
-        }
-        for (name, value) in records.xattrs.into_iter().filter(|(name, _)| storable(name)) {
-            meta.set_xattr(&name, value);
-        }
+        let acls = [
+            (b"system.posix_acl_access".to_vec(), records.access),
+            (b"system.posix_acl_default".to_vec(), records.default.filter(|_| *kind == Kind::Directory)),
+        ];
+        let acls = acls.into_iter().filter_map(|(name, acl)| Some((name, acl?.to_system())));
+        // The last value of a name counts.
+        let xattrs: BTreeMap<Vec<u8>, Vec<u8>> = acls.chain(records.xattrs).collect();
+        meta.xattrs = xattrs.into_iter().map(|(name, value)| Xattr { name, value }).collect();
         Ok(meta)
     }
 
@@ -470,6 +491,8 @@ impl<R: Read> Source for TarSource<R> {
         self.skip_rest()?;
         self.path.clear();
         let mut records = self.global.clone();
+        // Bytes of extended headers that the next member may still have.
+        let mut left = PAX_BYTES_MAX;
         loop {
             let Some(block) = self.next_block()? else {
                 self.over = true;
@@ -500,13 +523,19 @@ impl<R: Read> Source for TarSource<R> {
             };
             match header.type_flag {
                 b'x' | b'X' => {
-                    let data = self.describing_data(size()?, PAX_BYTES_MAX)?;
+                    let data = self.describing_data(size()?, left)?;
+                    left -= data.len() as u64;
                     self.apply_pax(&data, &mut records)?;
                 }
                 b'g' => {
                     let data = self.describing_data(size()?, PAX_BYTES_MAX)?;
                     let mut global = std::mem::take(&mut self.global);
                     self.apply_pax(&data, &mut global)?;
+                    if global.bytes() > GLOBAL_BYTES_MAX {
+                        let bytes = global.bytes();
+                        let what = format!("global headers of {bytes} bytes, at most {GLOBAL_BYTES_MAX}");
+                        return Err(self.malformed(what));
+                    }
                     self.global = global;
                     records = self.global.clone();
                 }
@@ -522,7 +551,7 @@ impl<R: Read> Source for TarSource<R> {
                     Some(entry) => return Ok(Some(entry)),
                     None => {
                         self.skip_rest()?;
-                        records = self.global.clone();
+                        (records, left) = (self.global.clone(), PAX_BYTES_MAX);
                     }
                 },
             }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use fscrypt::Keyring;
+
 use crate::{format::inode::Compression, units::Time};
 
 /// Source of the current time. The engine never reads the host's clock.
@@ -114,6 +116,8 @@ pub struct Options {
     pub checkpoint_when_asked: bool,
     /// The caller of the upkeep before changes.
     pub upkeep: Upkeep,
+    /// Master keys of encrypted files and directories.
+    pub keys: Keyring,
 }
 
 impl Options {
@@ -140,6 +144,7 @@ impl Options {
             cache_has_times: true,
             checkpoint_when_asked: false,
             upkeep: Upkeep::default(),
+            keys: Keyring::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The public operations on attributes, extended attributes among them.
 
-use super::{Engine, SetAttr, Stat, XattrMode, without_privilege};
+use super::{Engine, SetAttr, Stat, Transaction, XattrMode, without_privilege};
 use crate::{Error, Result, format::FileType, names::Xattrs, units::Ino};
 
 impl Engine {
@@ -10,58 +10,6 @@ impl Engine {
     /// Those of [reading](Engine#errors).
     pub fn stat(&self, ino: Ino) -> Result<Stat> {
         self.names().stat(ino)
-    }
-
-    /// Changes attributes of an inode: all that are given, or none.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for a project without the feature project_quota, and for a compression that cannot be
-    /// set; [`Error::NotPermitted`] and [`Error::NotEmpty`] for flags that the inode cannot have; [`Error::Quota`]
-    /// if the new owner has no space left; those of [every change](Engine#errors).
-    pub fn set_attr(&mut self, ino: Ino, set: &SetAttr) -> Result<()> {
-        self.begin()?;
-        self.names_mut().set_attr(ino, set)
-    }
-
-    /// Sets an extended attribute by its full name, such as `user.note`. ACLs have the form of the system
-    /// call.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for an unknown prefix; [`Error::NameTooLong`]; [`Error::AttributeTooLarge`];
-    /// [`Error::Invalid`] for an invalid ACL; [`Error::Exists`] and [`Error::NoAttribute`] as `mode` demands;
-    /// [`Error::NotPermitted`] for an immutable or append-only file; [`Error::NoSpace`]; those of [every
-    /// change](Engine#errors).
-    pub fn set_xattr(&mut self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.begin()?;
-        self.names_mut().set_xattr(ino, name, value, mode)
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// [`Error::NoAttribute`]; [`Error::NotPermitted`] for an immutable or append-only file; those of [every
-    /// change](Engine#errors).
-    pub fn remove_xattr(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.begin()?;
-        self.names_mut().remove_xattr(ino, name)
-    }
-
-    /// Changes the owner, the group, or both, as chown(2) does: a file that is no directory loses its set-ID bits and its
-    /// capabilities with the owner.
-    ///
-    /// # Errors
-    /// [`Error::Quota`] if the new owner has no space left for the file, and those of [`set_attr`](Self::set_attr).
-    pub fn change_owner(&mut self, ino: Ino, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        let stat = self.stat(ino)?;
-        let mut set = SetAttr { uid, gid, ..SetAttr::default() };
-        if stat.kind != FileType::Directory {
-            set.permissions = without_privilege(stat.mode, || true);
-            match self.remove_xattr(ino, b"security.capability") {
-                Ok(()) | Err(Error::NoAttribute) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.set_attr(ino, &set)
     }
 
     /// The value of an attribute by its full name, such as `user.note`. An ACL is converted to the format of
@@ -104,5 +52,58 @@ impl Engine {
     /// Those of [reading](Engine#errors).
     pub fn stored_xattr(&self, ino: Ino, index: u8, name: &[u8]) -> Result<Option<Vec<u8>>> {
         self.names().stored_xattr(ino, index, name)
+    }
+}
+
+impl Transaction<'_> {
+    /// Changes attributes of an inode: all that are given, or none.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a project without the feature project_quota, and for a compression that cannot be
+    /// set; [`Error::NotPermitted`] and [`Error::NotEmpty`] for flags that the inode cannot have; [`Error::Quota`]
+    /// if the new owner has no space left; those of [every change](Engine#errors).
+    pub fn set_attr(mut self, ino: Ino, set: &SetAttr) -> Result<()> {
+        self.step()?.names().set_attr(ino, set)
+    }
+
+    /// Sets an extended attribute by its full name, such as `user.note`. ACLs have the form of the system
+    /// call.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for an unknown prefix; [`Error::NameTooLong`]; [`Error::AttributeTooLarge`];
+    /// [`Error::Invalid`] for an invalid ACL; [`Error::Exists`] and [`Error::NoAttribute`] as `mode` demands;
+    /// [`Error::NotPermitted`] for an immutable or append-only file; [`Error::NoSpace`]; those of [every
+    /// change](Engine#errors).
+    pub fn set_xattr(mut self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.step()?.names().set_xattr(ino, name, value, mode)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`]; [`Error::NotPermitted`] for an immutable or append-only file; those of [every
+    /// change](Engine#errors).
+    pub fn remove_xattr(mut self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.step()?.names().remove_xattr(ino, name)
+    }
+
+    /// Changes the owner, the group, or both, as chown(2) does: a file that is no directory loses its set-ID bits and its
+    /// capabilities with the owner.
+    ///
+    /// # Errors
+    /// [`Error::Quota`] if the new owner has no space left for the file, and those of [`set_attr`](Self::set_attr).
+    pub fn change_owner(mut self, ino: Ino, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let stat = self.engine().stat(ino)?;
+        let mut step = self.step()?;
+        let mut set = SetAttr { uid, gid, ..SetAttr::default() };
+        if stat.kind != FileType::Directory {
+            set.permissions = without_privilege(stat.mode, || true);
+            match step.names().remove_xattr(ino, b"security.capability") {
+                Ok(()) | Err(Error::NoAttribute) => {}
+                Err(error) => return Err(error),
+            }
+            step.renew()?;
+        }
+        step.names().set_attr(ino, &set)
     }
 }

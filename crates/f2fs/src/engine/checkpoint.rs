@@ -205,7 +205,7 @@ impl Engine {
     fn next_flags(&self, reason: Reason) -> Flags {
         let kept = Flags(self.disk().checkpoint().flags.0 & KEPT.0);
         let conditions = [
-            (Flags::QUOTA_NEED_FSCK, self.nodes().quota_needs_fsck()),
+            (Flags::QUOTA_NEED_FSCK, self.nodes().quota().needs_fsck()),
             (Flags::FSCK, kept.has(Flags::FSCK) || self.io().met_damage()),
             (Flags::UMOUNT, reason == Reason::Unmount),
             (Flags::ORPHAN_PRESENT, !self.orphans().is_empty()),
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use crate::{
         Error,
-        engine::{NewNode, Options},
+        engine::{Caller, NewNode, Options},
         format::sit::SegmentType,
         mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
         units::Time,
@@ -256,11 +256,11 @@ mod tests {
         let new = NewVolume::begin(device, &plan, DeviceContent::Zeroes, options).unwrap();
         let mut volume = new.finish().unwrap();
         let root = volume.superblock().root_ino;
-        let file = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();
+        let file = volume.begin(Caller::ADMIN).create(root, b"file", &NewNode::new(0o100_644)).unwrap();
         // Fills a segment with data.
-        volume.write(file, 0, &[1; 2 << 20]).unwrap();
+        volume.begin(Caller::ADMIN).write(file, 0, &[1; 2 << 20]).unwrap();
         volume.checkpoint().unwrap();
-        volume.unlink(root, b"file").unwrap();
+        volume.begin(Caller::ADMIN).unlink(root, b"file").unwrap();
         let current = volume.segments_mut().log_segments();
         let mut numbers = (0..volume.geometry().segments).map(SegNo);
         let is_prefree = |number: &SegNo| {
@@ -293,5 +293,20 @@ mod tests {
     fn a_block_freed_since_the_last_checkpoint_is_not_taken() {
         let (mut volume, prefree) = with_prefree_segment();
         volume.segments_mut().take_segment(prefree);
+    }
+
+    #[test]
+    #[should_panic(expected = "is allocated and not written")]
+    fn a_block_is_not_taken_without_content() {
+        let (mut volume, _) = with_prefree_segment();
+        volume.segments_mut().allocate_only(SegmentType::ColdData);
+    }
+
+    #[test]
+    #[should_panic(expected = "space is taken that nobody has reserved")]
+    fn space_is_not_taken_after_its_reservation_has_ended() {
+        let (mut volume, _) = with_prefree_segment();
+        drop(volume.segments().reserve(1).unwrap());
+        volume.segments_mut().count_blocks(1);
     }
 }

@@ -4,11 +4,7 @@
 
 use std::ops::Range;
 
-use super::{
-    Engine,
-    checkpoint::Reason,
-    gc::{Policy, Victim},
-};
+use super::{Engine, Policy, checkpoint::Reason, gc::Victim};
 use crate::{
     Error, Result,
     units::{SecNo, SegNo},
@@ -48,9 +44,9 @@ impl Engine {
         tell: &mut dyn FnMut(u64),
     ) -> Result<()> {
         // Blocks that the last checkpoint does not need become usable first.
-        self.begin()?;
+        self.admit_change()?;
         self.write_checkpoint(Reason::Sync)?;
-        self.begin()?;
+        self.admit_change()?;
         self.segments_mut().close_segments(segments.clone())?;
         let per_section = self.geometry().segments_per_section;
         let mut moved = 0;
@@ -71,7 +67,7 @@ impl Engine {
         let first = SegNo(section.0 * self.geometry().segments_per_section);
         let mut moved = 0;
         for tries in 0..TRIES {
-            self.begin()?;
+            self.admit_change()?;
             let mut victim = Victim::new(section, first);
             let mut budget_blocks = u32::MAX;
             let result = self.clean_section(&mut victim, &mut budget_blocks);

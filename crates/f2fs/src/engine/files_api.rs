@@ -3,7 +3,10 @@
 
 use std::ops::Range;
 
-use super::{Cluster, Engine, Extent, Hidden, Run};
+use super::{
+    Cluster, Engine, Extent, Hidden, Run,
+    transaction::{Step, Transaction},
+};
 use crate::{
     Error, Result,
     engine::FileSize,
@@ -50,12 +53,13 @@ impl Engine {
         self.files().cluster(inode, block)
     }
 
-    /// Reads from a regular file, at most up to its end, and returns the number of bytes. For an encrypted
-    /// file the result is [`Error::NoKey`]; see [`read_raw`](Self::read_raw).
+    /// Reads from a regular file, at most up to its end, and returns the number of bytes. Without the
+    /// key of an encrypted file the result is [`Error::NoKey`]; see [`read_raw`](Self::read_raw).
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
-    /// [`Error::NoKey`] for an encrypted file; those of [reading](Engine#errors).
+    /// [`Error::NoKey`] or [`Error::OtherKey`] for an encrypted file whose key is missing; those of
+    /// [reading](Engine#errors).
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.files().read(ino, offset, buf)
     }
@@ -118,136 +122,9 @@ impl Engine {
         self.files().seek_hole(ino, offset)
     }
 
-    /// Writes to a regular file, which grows if the data extends past its end.
-    ///
-    /// # Errors
-    /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
-    /// [`Error::NoKey`] for an encrypted file; [`Error::NotPermitted`] for an immutable, sealed or released file, and inside
-    /// an append-only file;
-    /// [`Error::FileTooLarge`]; [`Error::NoSpace`] and [`Error::Quota`], with nothing written; those of [every
-    /// change](Engine#errors).
-    pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        self.begin()?;
-        let inode = self.files().writable_file(ino)?;
-        if inode.has_flag(flag::APPEND) && offset < inode.head().size.get() {
-            return Err(Error::NotPermitted);
-        }
-        drop(inode);
-        self.put(ino, offset, data, Stamp::Now)
-    }
-
-    /// Writes cached data to a regular file, for a program that may have opened it before it became
-    /// append-only. If the cache [holds the times](super::Options::cache_has_times), this leaves them alone, and the
-    /// caller [sets](Self::set_attr) them.
-    ///
-    /// # Errors
-    /// Those of [`write`](Self::write); an append-only file is no error.
-    pub fn overwrite_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        self.begin()?;
-        drop(self.files().writable_file(ino)?);
-        self.put(ino, offset, data, self.stamp_of_cache())
-    }
-
     /// The handling of the times when cached data is written.
     fn stamp_of_cache(&self) -> Stamp {
         if self.options().cache_has_times { Stamp::ByCaller } else { Stamp::Now }
-    }
-
-    fn put(&mut self, ino: Ino, offset: u64, data: &[u8], stamp: Stamp) -> Result<()> {
-        if data.is_empty() {
-            return Ok(());
-        }
-        self.write_pieces(ino, offset, data)?;
-        match stamp {
-            Stamp::Now => self.files_mut().stamp(ino),
-            Stamp::ByCaller => Ok(()),
-        }
-    }
-
-    /// Writes to a regular file in pieces, between which a checkpoint frees space. If not all of it fits,
-    /// nothing is written.
-    fn write_pieces(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        let end = self.files().end_of(&*self.inode(ino)?, offset, data.len() as u64)?;
-        if write_pieces(offset, end).nth(1).is_some() {
-            self.files().reserve_bytes(ino, offset, end)?;
-        }
-        for piece in write_pieces(offset, end) {
-            if piece.start > offset {
-                self.begin()?;
-            }
-            let part = (piece.start - offset) as usize..(piece.end - offset) as usize;
-            self.files_mut().write_content(ino, piece.start, &data[part])?;
-        }
-        Ok(())
-    }
-
-    /// Writes cached data to a regular file, for a cache that tracks changes in whole blocks. In an
-    /// append-only file this does not append: existing bytes other than zero stay, and zeroes are replaced,
-    /// in whichever order the blocks come. If the data differs from bytes that stay, the result is
-    /// [`Error::NotPermitted`]. The times are handled as in [`overwrite_cached`](Self::overwrite_cached).
-    ///
-    /// # Errors
-    /// Those of [`write`](Self::write).
-    pub fn write_cached(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        let inode = self.inode(ino)?;
-        let (appends_only, size) = (inode.has_flag(flag::APPEND), inode.head().size.get());
-        drop(inode);
-        if !appends_only || offset >= size || data.is_empty() {
-            return self.overwrite_cached(ino, offset, data);
-        }
-        self.begin()?;
-        drop(self.files().writable_file(ino)?);
-        let mut merged = data.to_vec();
-        let mut there = vec![0; data.len().min((size - offset).try_into().unwrap_or(usize::MAX))];
-        let length = self.read(ino, offset, &mut there)?;
-        let mut changes = false;
-        for (new, old) in merged.iter_mut().zip(&there[..length]).filter(|(_, old)| **old != 0) {
-            changes |= new != old;
-            *new = *old;
-        }
-        self.put(ino, offset, &merged, self.stamp_of_cache())?;
-        if changes { Err(Error::NotPermitted) } else { Ok(()) }
-    }
-
-    /// Sets the size of a regular file. Content past it is removed; added content reads as zeroes.
-    ///
-    /// # Errors
-    /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
-    /// [`Error::NoKey`] for an encrypted file; [`Error::NotPermitted`] for an immutable, sealed or append-only file;
-    /// [`Error::FileTooLarge`];
-    /// [`Error::Invalid`] inside a cluster of a released file; those of [every change](Engine#errors).
-    pub fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
-        self.begin()?;
-        self.files_mut().truncate(ino, size)
-    }
-
-    /// Punches a hole into a regular file: the range reads as zeroes, whole blocks of it are freed, and the
-    /// size stays.
-    ///
-    /// # Errors
-    /// Those of [`write`](Self::write), and [`Error::NotPermitted`] for an append-only file.
-    pub fn punch_hole(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
-        self.begin()?;
-        let end = self.files().check_hole(ino, offset, length)?;
-        for piece in pieces(offset, end) {
-            self.begin()?;
-            self.files_mut().punch(ino, piece.start, piece.end)?;
-        }
-        self.files_mut().stamp(ino)
-    }
-
-    /// Reserves blocks for a range of a regular file; former holes read as zeroes.
-    ///
-    /// # Errors
-    /// Those of [`write`](Self::write).
-    pub fn allocate_range(&mut self, ino: Ino, offset: u64, length: u64, size: FileSize) -> Result<()> {
-        self.begin()?;
-        let end = self.files().check_allocation(ino, offset, length)?;
-        for piece in pieces(offset, end) {
-            self.begin()?;
-            self.files_mut().allocate_blocks(ino, piece.start, piece.end, size)?;
-        }
-        Ok(())
     }
 
     /// Checks that a range of a regular file can be allocated, as [`allocate_range`](Self::allocate_range) does
@@ -259,18 +136,130 @@ impl Engine {
         self.files().check_allocation(ino, offset, length).map(drop)
     }
 
+    /// Returns the number of blocks of a file that [`release_saved`](Self::release_saved) released. No stored
+    /// count includes them.
+    ///
+    /// # Errors
+    /// Those of [reading](Engine#errors).
+    pub fn released_blocks(&self, ino: Ino) -> Result<u64> {
+        self.files().released_blocks(ino)
+    }
+}
+
+impl Transaction<'_> {
+    /// Writes to a regular file, which grows if the data extends past its end.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
+    /// [`Error::NoKey`], [`Error::OtherKey`] or [`Error::EncryptedWrite`] for an encrypted file; [`Error::NotPermitted`] for
+    /// an immutable, sealed or released file, and inside an append-only file;
+    /// [`Error::FileTooLarge`]; [`Error::NoSpace`] and [`Error::Quota`], with nothing written; those of [every
+    /// change](Engine#errors).
+    pub fn write(mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let mut step = self.step()?;
+        let inode = step.engine().files().writable_file(ino)?;
+        if inode.has_flag(flag::APPEND) && offset < inode.head().size.get() {
+            return Err(Error::NotPermitted);
+        }
+        drop(inode);
+        step.put(ino, offset, data, Stamp::Now)
+    }
+
+    /// Writes cached data to a regular file, for a program that may have opened it before it became
+    /// append-only. If the cache [holds the times](super::Options::cache_has_times), this leaves them alone, and the
+    /// caller [sets](Self::set_attr) them.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write); an append-only file is no error.
+    pub fn overwrite_cached(mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let mut step = self.step()?;
+        drop(step.engine().files().writable_file(ino)?);
+        let stamp = step.engine().stamp_of_cache();
+        step.put(ino, offset, data, stamp)
+    }
+
+    /// Writes cached data to a regular file, for a cache that tracks changes in whole blocks. In an
+    /// append-only file this does not append: existing bytes other than zero stay, and zeroes are replaced,
+    /// in whichever order the blocks come. If the data differs from bytes that stay, the result is
+    /// [`Error::NotPermitted`]. The times are handled as in [`overwrite_cached`](Self::overwrite_cached).
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write).
+    pub fn write_cached(mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let inode = self.engine().inode(ino)?;
+        let (appends_only, size) = (inode.has_flag(flag::APPEND), inode.head().size.get());
+        drop(inode);
+        if !appends_only || offset >= size || data.is_empty() {
+            return self.overwrite_cached(ino, offset, data);
+        }
+        let mut step = self.step()?;
+        drop(step.engine().files().writable_file(ino)?);
+        let mut merged = data.to_vec();
+        let mut there = vec![0; data.len().min((size - offset).try_into().unwrap_or(usize::MAX))];
+        let length = step.engine().read(ino, offset, &mut there)?;
+        let mut changes = false;
+        for (new, old) in merged.iter_mut().zip(&there[..length]).filter(|(_, old)| **old != 0) {
+            changes |= new != old;
+            *new = *old;
+        }
+        let stamp = step.engine().stamp_of_cache();
+        step.put(ino, offset, &merged, stamp)?;
+        if changes { Err(Error::NotPermitted) } else { Ok(()) }
+    }
+
+    /// Sets the size of a regular file. Content past it is removed; added content reads as zeroes.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
+    /// [`Error::NoKey`], [`Error::OtherKey`] or [`Error::EncryptedWrite`] for an encrypted file; [`Error::NotPermitted`] for
+    /// an immutable, sealed or append-only file;
+    /// [`Error::FileTooLarge`];
+    /// [`Error::Invalid`] inside a cluster of a released file; those of [every change](Engine#errors).
+    pub fn truncate(mut self, ino: Ino, size: u64) -> Result<()> {
+        self.step()?.files().truncate(ino, size)
+    }
+
+    /// Punches a hole into a regular file: the range reads as zeroes, whole blocks of it are freed, and the
+    /// size stays.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write), and [`Error::NotPermitted`] for an append-only file.
+    pub fn punch_hole(mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
+        let mut step = self.step()?;
+        let end = step.files().check_hole(ino, offset, length)?;
+        for piece in pieces(offset, end) {
+            step.renew()?;
+            step.files().punch(ino, piece.start, piece.end)?;
+        }
+        step.files().stamp(ino)
+    }
+
+    /// Reserves blocks for a range of a regular file; former holes read as zeroes.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write).
+    pub fn allocate_range(mut self, ino: Ino, offset: u64, length: u64, size: FileSize) -> Result<()> {
+        let mut step = self.step()?;
+        let end = step.files().check_allocation(ino, offset, length)?;
+        for piece in pieces(offset, end) {
+            step.renew()?;
+            step.files().allocate_blocks(ino, piece.start, piece.end, size)?;
+        }
+        Ok(())
+    }
+
     /// Makes a range of a regular file read as zeroes, with all its blocks reserved.
     ///
     /// # Errors
     /// Those of [`write`](Self::write), and [`Error::NotPermitted`] for an append-only file.
-    pub fn zero_range(&mut self, ino: Ino, offset: u64, length: u64, size: FileSize) -> Result<()> {
-        self.begin()?;
-        let end = self.files().check_hole(ino, offset, length)?;
-        self.files().reserve_bytes(ino, offset, end)?;
+    pub fn zero_range(mut self, ino: Ino, offset: u64, length: u64, size: FileSize) -> Result<()> {
+        let mut step = self.step()?;
+        let end = step.files().check_hole(ino, offset, length)?;
+        step.files().require_space(ino, offset, end)?;
         for piece in pieces(offset, end) {
-            self.begin()?;
-            self.files_mut().punch(ino, piece.start, piece.end)?;
-            self.files_mut().allocate_blocks(ino, piece.start, piece.end, size)?;
+            step.renew()?;
+            step.files().punch(ino, piece.start, piece.end)?;
+            step.files().allocate_blocks(ino, piece.start, piece.end, size)?;
         }
         Ok(())
     }
@@ -282,15 +271,15 @@ impl Engine {
     /// # Errors
     /// [`Error::Invalid`] for a range that is not whole blocks, or does not end before the end of the file; those
     /// of [`write`](Self::write).
-    pub fn collapse_range(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
-        self.begin()?;
-        let shift = self.files_mut().begin_collapse(ino, offset, length)?;
+    pub fn collapse_range(mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
+        let mut step = self.step()?;
+        let shift = step.files().begin_collapse(ino, offset, length)?;
         for (blocks, to) in shift.moves() {
-            self.free_space()?;
-            self.files_mut().move_blocks(ino, blocks, to)?;
+            step.free_space()?;
+            step.files().move_blocks(ino, blocks, to)?;
         }
-        self.files_mut().set_size(ino, shift.new_size)?;
-        self.files_mut().stamp(ino)
+        step.files().set_size(ino, shift.new_size)?;
+        step.files().stamp(ino)
     }
 
     /// Inserts a hole into a regular file: the content from `offset` on moves up by `length`, and the file
@@ -300,14 +289,14 @@ impl Engine {
     /// # Errors
     /// [`Error::Invalid`] for a range that is not whole blocks, or does not start before the end of the file; those
     /// of [`write`](Self::write).
-    pub fn insert_range(&mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
-        self.begin()?;
-        let shift = self.files_mut().begin_insert(ino, offset, length)?;
+    pub fn insert_range(mut self, ino: Ino, offset: u64, length: u64) -> Result<()> {
+        let mut step = self.step()?;
+        let shift = step.files().begin_insert(ino, offset, length)?;
         for (blocks, to) in shift.moves() {
-            self.free_space()?;
-            self.files_mut().move_blocks(ino, blocks, to)?;
+            step.free_space()?;
+            step.files().move_blocks(ino, blocks, to)?;
         }
-        self.files_mut().stamp(ino)
+        step.files().stamp(ino)
     }
 
     /// Releases the blocks that compression saves in a file, and returns their number. From then on the file
@@ -317,10 +306,9 @@ impl Engine {
     /// # Errors
     /// [`Error::Unsupported`] without the feature compression; [`Error::Invalid`] for a file that is not
     /// compressed, or is released already; [`Error::NotPermitted`] for an immutable or sealed file;
-    /// [`Error::NoKey`] for an encrypted one; those of [every change](Engine#errors).
-    pub fn release_saved(&mut self, ino: Ino) -> Result<u64> {
-        self.begin()?;
-        self.files_mut().release_saved(ino)
+    /// [`Error::NoKey`], [`Error::OtherKey`] or [`Error::EncryptedWrite`] for an encrypted one; those of [every change](Engine#errors).
+    pub fn release_saved(mut self, ino: Ino) -> Result<u64> {
+        self.step()?.files().release_saved(ino)
     }
 
     /// Reserves the blocks again that [`release_saved`](Self::release_saved) released, and returns their
@@ -329,18 +317,8 @@ impl Engine {
     /// # Errors
     /// [`Error::NoSpace`] and [`Error::Quota`] without space for all blocks; those of
     /// [`release_saved`](Self::release_saved) for a file of another kind; those of [every change](Engine#errors).
-    pub fn reserve_saved(&mut self, ino: Ino) -> Result<u64> {
-        self.begin()?;
-        self.files_mut().reserve_saved(ino)
-    }
-
-    /// Returns the number of blocks of a file that [`release_saved`](Self::release_saved) released. No stored
-    /// count includes them.
-    ///
-    /// # Errors
-    /// Those of [reading](Engine#errors).
-    pub fn released_blocks(&self, ino: Ino) -> Result<u64> {
-        self.files().released_blocks(ino)
+    pub fn reserve_saved(mut self, ino: Ino) -> Result<u64> {
+        self.step()?.files().reserve_saved(ino)
     }
 
     /// Sets the algorithm and cluster size of a compressed file without content (Linux,
@@ -351,12 +329,42 @@ impl Engine {
     /// those of [`release_saved`](Self::release_saved) for a file of another kind; those of [every
     /// change](Engine#errors).
     pub fn choose_compression(
-        &mut self,
+        mut self,
         ino: Ino,
         algorithm: Algorithm,
         log_cluster_blocks: u8,
     ) -> Result<()> {
-        self.begin()?;
-        self.files_mut().choose_compression(ino, algorithm, log_cluster_blocks)
+        self.step()?.files().choose_compression(ino, algorithm, log_cluster_blocks)
+    }
+}
+
+impl Step<'_> {
+    fn put(&mut self, ino: Ino, offset: u64, data: &[u8], stamp: Stamp) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.write_pieces(ino, offset, data)?;
+        match stamp {
+            Stamp::Now => self.files().stamp(ino),
+            Stamp::ByCaller => Ok(()),
+        }
+    }
+
+    /// Writes to a regular file in pieces. Between two pieces a checkpoint frees space, if changes do their own upkeep. If
+    /// not all of it fits, nothing is written.
+    fn write_pieces(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        let files = self.engine().files();
+        let end = files.end_of(&*self.engine().inode(ino)?, offset, data.len() as u64)?;
+        if write_pieces(offset, end).nth(1).is_some() {
+            files.require_space(ino, offset, end)?;
+        }
+        for piece in write_pieces(offset, end) {
+            if piece.start > offset {
+                self.renew()?;
+            }
+            let part = (piece.start - offset) as usize..(piece.end - offset) as usize;
+            self.files().write_content(ino, piece.start, &data[part])?;
+        }
+        Ok(())
     }
 }

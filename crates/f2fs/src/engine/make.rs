@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use block::Device;
 
-use super::{ActiveLogs, Engine, Geometry, Io, NewNode, Options};
+use super::{ActiveLogs, Engine, Geometry, Io, NewNode, Options, Transaction};
 use crate::{
     Place, Result,
     disk::{Access, Disk},
@@ -43,7 +43,7 @@ pub struct Blank {
 
 impl Engine {
     /// Creates an empty volume in memory, without inodes and without a checkpoint on the device. The metadata
-    /// areas of the device must read as zeroes. Call [`make_root`](Self::make_root) next; the first
+    /// areas of the device must read as zeroes. Call [`make_root`](Transaction::make_root) next; the first
     /// [`checkpoint`](Self::checkpoint) makes the volume exist on the device.
     ///
     /// # Errors
@@ -79,13 +79,15 @@ impl Engine {
         segments.disk().io().write(geometry.nat_block(0, TableCopy::First), Place::Nat(Nid(1)), &first)?;
         Ok(Engine::new(Names::new(Files::new(Nodes::new(segments, Vec::new())?), BTreeSet::new())))
     }
+}
 
+impl Transaction<'_> {
     /// Creates the root directory.
     ///
     /// # Errors
     /// Those of [`make_inode_at`](Self::make_inode_at).
-    pub fn make_root(&mut self, new: &NewNode) -> Result<()> {
-        let root = self.superblock().root_ino;
+    pub fn make_root(self, new: &NewNode) -> Result<()> {
+        let root = self.engine().superblock().root_ino;
         self.make_inode_at(
             root,
             root,
@@ -100,28 +102,30 @@ impl Engine {
     /// [`Error::Invalid`](crate::Error::Invalid) for a mode of no known type,
     /// [`Error::Exists`](crate::Error::Exists) if the number is in use, [`Error::NoSpace`](crate::Error::NoSpace);
     /// those of [every change](Engine#errors).
-    pub fn make_inode_at(&mut self, ino: Ino, parent: Ino, new: &NewNode) -> Result<()> {
-        self.begin()?;
-        self.names_mut().make_inode_at(ino, parent, new)
+    pub fn make_inode_at(mut self, ino: Ino, parent: Ino, new: &NewNode) -> Result<()> {
+        self.step()?.names().make_inode_at(ino, parent, new)
     }
 
     /// Enters a name for an inode created by [`make_inode_at`](Self::make_inode_at), such as lost+found.
     ///
     /// # Errors
     /// Those of [`create`](Self::create) for the name.
-    pub fn enter_inode(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
-        self.begin()?;
-        self.names_mut().enter_inode(dir, name, ino)
+    pub fn enter_inode(mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
+        self.step()?.names().enter_inode(dir, name, ino)
     }
 
     /// Writes the content of an inode from its start, whatever its flags, as quota files need. Inline
     /// directories are not allowed.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](crate::Error::NoSpace); those of [every change](Engine#errors).
-    pub fn fill_inode(&mut self, ino: Ino, content: &[u8]) -> Result<()> {
-        self.begin()?;
-        self.files_mut().write_content(ino, 0, content)
+    /// [`Error::NoKey`](crate::Error::NoKey) for an encrypted inode; [`Error::NoSpace`](crate::Error::NoSpace); those of
+    /// [every change](Engine#errors).
+    pub fn fill_inode(mut self, ino: Ino, content: &[u8]) -> Result<()> {
+        let mut step = self.step()?;
+        let inode = step.engine().inode(ino)?;
+        step.files().refuse_encrypted(&inode)?;
+        drop(inode);
+        step.files().write_content(ino, 0, content)
     }
 }
 

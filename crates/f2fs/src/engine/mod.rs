@@ -11,6 +11,7 @@ mod evacuate;
 mod files_api;
 mod fsync;
 mod gc;
+mod keys_api;
 mod label;
 mod make;
 mod names_api;
@@ -20,7 +21,9 @@ mod pending;
 mod quota;
 mod recovery;
 mod space;
+mod transaction;
 mod trim;
+mod victim;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -33,18 +36,20 @@ pub use crate::{
     },
     files::{Cluster, Extent, ExtentKind, FileSize, Hidden, Run},
     names::{
-        DirCursor, DirEntry, FinalSymlink, Found, NewNode, PathEnd, RenameMode, SET_GID, SetAttr, Stat,
-        Times, XattrMode, without_privilege,
+        DirCursor, DirEntry, FinalSymlink, Found, NewNode, PathEnd, RenameMode, SET_GID, SeenBlocks, SetAttr,
+        Stat, Times, XattrMode, without_privilege,
     },
     nodes::Limits,
     segments::{Counters, Discards},
 };
 pub use fsync::SyncScope;
-pub use gc::{Candidate, Cleaned, Policy, benefit, by_age};
+pub use gc::Cleaned;
 pub use make::Blank;
 pub use pending::{PendingSync, SyncOutcome};
 pub use quota::QuotaLimits;
 pub use space::Space;
+pub use transaction::{Caller, Transaction};
+pub use victim::{Candidate, Policy, benefit, by_age};
 
 use gc::SpaceStep;
 use pending::Then;
@@ -264,7 +269,7 @@ impl Engine {
     /// Prepares for an operation that changes the volume. The volume is consistent between operations, so
     /// this is the point to flush caches, and to write a checkpoint that frees blocks which only the previous
     /// one needs.
-    fn begin(&mut self) -> Result<()> {
+    fn admit_change(&mut self) -> Result<()> {
         self.start()?;
         self.load_limits()?;
         self.segments_mut().mark_changed();

@@ -2,12 +2,15 @@
 
 use std::borrow::Cow;
 
-use super::{DirCursor, Engine, Found, NewNode, PathEnd, RenameMode, XattrMode};
+use super::{
+    DirCursor, Engine, Found, NewNode, PathEnd, RenameMode, XattrMode,
+    transaction::{Step, Transaction},
+};
 use crate::{
     Error, Result,
     engine::FinalSymlink,
     format::{FileType, xattr::index},
-    names::NextEntries,
+    names::{Names, NextEntries, SeenBlocks},
     units::Ino,
 };
 
@@ -44,6 +47,15 @@ impl Engine {
         self.names().entries(dir, cookie)
     }
 
+    /// Returns the entries of a directory from a cookie on, as a further part of a walk that has met some blocks. An
+    /// earlier part gives them by [`DirCursor::into_seen`].
+    ///
+    /// # Errors
+    /// Those of [`entries`](Self::entries).
+    pub fn further_entries(&self, dir: Ino, cookie: u64, seen: SeenBlocks) -> Result<DirCursor<'_>> {
+        self.names().further_entries(dir, cookie, seen)
+    }
+
     /// Returns the entry areas of a directory with their block numbers: all blocks except holes, or the
     /// inline area.
     ///
@@ -66,17 +78,22 @@ impl Engine {
     }
 
     /// The entries of the first area (a block, or the inode) of a directory that has some at or after a cookie, and the
-    /// cookie behind that area; `None` at the end. A caller that keeps only the cookie holds nothing of the volume
-    /// between two areas. Damage is an error in the place of the entries that it costs.
+    /// cookie behind that area; `None` at the end. A caller that keeps the cookie and the seen blocks holds nothing of
+    /// the volume between two areas. Damage is an error in the place of the entries that it costs.
     ///
     /// # Errors
     /// [`Error::NotDirectory`], and the errors of reading the inode.
-    pub(crate) fn next_entries(&self, dir: Ino, cookie: u64) -> Result<Option<NextEntries>> {
-        self.names().next_entries(dir, cookie)
+    pub(crate) fn next_entries(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        seen: &mut SeenBlocks,
+    ) -> Result<Option<NextEntries>> {
+        self.names().next_entries(dir, cookie, seen)
     }
 
-    /// Returns the target of a symbolic link. An encrypted target is returned encoded, as Linux shows it
-    /// without the key.
+    /// Returns the target of a symbolic link. An encrypted target is decrypted, or else encoded, as Linux
+    /// shows it without the key.
     ///
     /// # Errors
     /// [`Error::Invalid`] for anything but a symbolic link; those of [reading](Engine#errors).
@@ -143,19 +160,26 @@ impl Engine {
         self.names().resolve_to_create(path)
     }
 
+    /// Holds an inode, for example while it is open, so that it outlives its last name.
+    pub fn hold(&mut self, ino: Ino) {
+        self.names_mut().hold(ino)
+    }
+}
+
+impl Transaction<'_> {
     /// Makes the directories of a path that are missing, each as `new` has it, and gives the last one. Links to directories
     /// are followed.
     ///
     /// # Errors
     /// [`Error::Exists`] if a file that is no directory is in the way; those of [`create_for`](Self::create_for).
     /// Directories that were made before an error stay.
-    pub fn create_dir_all(&mut self, path: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
-        let mut dir = self.superblock().root_ino;
+    pub fn create_dir_all(mut self, path: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
+        let mut dir = self.engine().superblock().root_ino;
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            dir = match self.resolve_from(dir, name, FinalSymlink::Follow) {
-                Ok(found) if !self.nodes().inode(found)?.is_directory() => return Err(Error::Exists),
+            dir = match self.engine().resolve_from(dir, name, FinalSymlink::Follow) {
+                Ok(found) if !self.engine().inode(found)?.is_directory() => return Err(Error::Exists),
                 Ok(found) => found,
-                Err(Error::NotFound) => self.create_for(dir, name, new, umask)?,
+                Err(Error::NotFound) => self.make_in(dir, name, new, umask)?,
                 Err(error) => return Err(error),
             };
         }
@@ -168,22 +192,20 @@ impl Engine {
     /// # Errors
     /// [`Error::Exists`]; [`Error::NotDirectory`]; [`Error::NotFound`] if the directory was removed;
     /// [`Error::NameTooLong`]; [`Error::Invalid`] for an impossible name or mode; [`Error::NotPermitted`] in an
-    /// immutable directory; [`Error::NoKey`] in an encrypted one; [`Error::NoSpace`], [`Error::NoInodes`] and
-    /// [`Error::Quota`]; those of [every change](Engine#errors). Nothing is made then.
-    pub fn create(&mut self, dir: Ino, name: &[u8], new: &NewNode) -> Result<Ino> {
-        self.begin()?;
-        self.names_mut().create(dir, name, new)
+    /// immutable directory; [`Error::NoKey`], [`Error::OtherKey`] or [`Error::EncryptedWrite`] in an encrypted one;
+    /// [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::Quota`]; those of [every change](Engine#errors). Nothing is made then.
+    pub fn create(mut self, dir: Ino, name: &[u8], new: &NewNode) -> Result<Ino> {
+        self.step()?.names().create(dir, name, new)
     }
 
     /// Creates a file without a name (`O_TMPFILE`) and holds it. [`release`](Self::release) removes it,
     /// unless it has been [linked](Self::link) by then. It inherits from the directory `dir`.
     ///
     /// # Errors
-    /// [`Error::NotDirectory`]; [`Error::NotPermitted`] in an immutable directory; [`Error::NoKey`] in an encrypted
-    /// one; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::Quota`]; those of [every change](Engine#errors).
-    pub fn create_nameless(&mut self, dir: Ino, new: &NewNode) -> Result<Ino> {
-        self.begin()?;
-        self.names_mut().create_nameless(dir, new)
+    /// [`Error::NotDirectory`]; [`Error::NotPermitted`] in an immutable directory; [`Error::NoKey`], [`Error::OtherKey`] or
+    /// [`Error::EncryptedWrite`] in an encrypted one; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::Quota`]; those of [every change](Engine#errors).
+    pub fn create_nameless(mut self, dir: Ino, new: &NewNode) -> Result<Ino> {
+        self.step()?.names().create_nameless(dir, new)
     }
 
     /// Adds a name to an inode.
@@ -191,10 +213,10 @@ impl Engine {
     /// # Errors
     /// [`Error::Exists`]; [`Error::NotPermitted`] for a directory and for an immutable or append-only inode;
     /// [`Error::TooManyLinks`]; [`Error::NotFound`] for an inode that was removed; [`Error::OtherProject`];
-    /// [`Error::NoSpace`]; those of [every change](Engine#errors).
-    pub fn link(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<()> {
-        self.begin()?;
-        self.names_mut().link(ino, dir, name)
+    /// [`Error::NoKey`], [`Error::OtherKey`] or [`Error::EncryptedWrite`] in an encrypted directory; [`Error::NoSpace`];
+    /// those of [every change](Engine#errors).
+    pub fn link(mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<()> {
+        self.step()?.names().link(ino, dir, name)
     }
 
     /// Removes the name of an inode that is not a directory. The inode is removed with its last name, or with
@@ -203,9 +225,8 @@ impl Engine {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::IsDirectory`]; [`Error::NotPermitted`] if the inode or the directory is
     /// immutable or append-only; those of [every change](Engine#errors).
-    pub fn unlink(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.begin()?;
-        self.names_mut().unlink(dir, name)
+    pub fn unlink(mut self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.step()?.names().unlink(dir, name)
     }
 
     /// Removes an empty directory.
@@ -214,9 +235,8 @@ impl Engine {
     /// [`Error::NotFound`]; [`Error::NotDirectory`]; [`Error::NotEmpty`]; [`Error::Invalid`] for `.`;
     /// [`Error::NotPermitted`] if one of the two is immutable or append-only; those of [every
     /// change](Engine#errors).
-    pub fn remove_dir(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.begin()?;
-        self.names_mut().remove_dir(dir, name)
+    pub fn remove_dir(mut self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.step()?.names().remove_dir(dir, name)
     }
 
     /// Renames an inode, in the same or to another directory.
@@ -225,17 +245,17 @@ impl Engine {
     /// [`Error::NotFound`]; [`Error::Exists`] with [`RenameMode::NoReplace`]; [`Error::IsDirectory`],
     /// [`Error::NotDirectory`] and [`Error::NotEmpty`] for a target that cannot be replaced; [`Error::Invalid`] for
     /// `.` and `..`, and for a directory that would move into itself; [`Error::NotPermitted`];
-    /// [`Error::OtherProject`]; [`Error::NoKey`]; [`Error::NoSpace`]; those of [every change](Engine#errors).
+    /// [`Error::OtherProject`]; [`Error::NoKey`], [`Error::OtherKey`] or [`Error::EncryptedWrite`] out of and into an
+    /// encrypted directory; [`Error::NoSpace`]; those of [every change](Engine#errors).
     pub fn rename(
-        &mut self,
+        mut self,
         from_dir: Ino,
         from: &[u8],
         to_dir: Ino,
         to: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.begin()?;
-        self.names_mut().rename(from_dir, from, to_dir, to, mode)
+        self.step()?.names().rename(from_dir, from, to_dir, to, mode)
     }
 
     /// Like [`rename`](Self::rename), but creates a new inode, not a directory, under the old name. Both
@@ -245,19 +265,13 @@ impl Engine {
     /// # Errors
     /// Those of [`rename`](Self::rename) and of [`create`](Self::create).
     pub fn rename_leaving(
-        &mut self,
+        mut self,
         (from_dir, from): (Ino, &[u8]),
         (to_dir, to): (Ino, &[u8]),
         mode: RenameMode,
         new: &NewNode,
     ) -> Result<()> {
-        self.begin()?;
-        self.names_mut().rename_leaving((from_dir, from), (to_dir, to), mode, new)
-    }
-
-    /// Holds an inode, for example while it is open, so that it outlives its last name.
-    pub fn hold(&mut self, ino: Ino) {
-        self.names_mut().hold(ino)
+        self.step()?.names().rename_leaving((from_dir, from), (to_dir, to), mode, new)
     }
 
     /// Creates a symbolic link.
@@ -265,7 +279,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Invalid`] for a target that is empty or has a zero in it; [`Error::NameTooLong`] for a target of
     /// 4096 bytes or more; those of [`create`](Self::create).
-    pub fn symlink(&mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
+    pub fn symlink(mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::Invalid("the target of a link must not be empty or contain a NUL".into()));
         }
@@ -273,24 +287,25 @@ impl Engine {
             return Err(Error::NameTooLong);
         }
         let mode = FileType::Symlink.mode_bits() | new.mode & 0o7777;
-        let ino = self.create(dir, name, &NewNode { mode, ..new.clone() })?;
-        if let Err(error) = self.files_mut().write_content(ino, 0, target) {
-            self.unlink(dir, name)?;
+        let mut step = self.step()?;
+        let ino = step.names().create(dir, name, &NewNode { mode, ..new.clone() })?;
+        if let Err(error) = step.files().write_content(ino, 0, target) {
+            step.renew()?;
+            step.names().unlink(dir, name)?;
             return Err(error);
         }
         Ok(ino)
     }
 
-    /// Undoes one [`hold`](Self::hold). The last release removes an inode without a name.
+    /// Undoes one [`hold`](Engine::hold). The last release removes an inode without a name.
     ///
     /// # Errors
     /// Those of [every change](Engine#errors). The inode stays an orphan then, which the next checkpoint or mount
     /// removes.
-    pub fn release(&mut self, ino: Ino) -> Result<()> {
-        if self.names_mut().release(ino) {
-            self.begin()?;
-            // The checkpoint that `begin` may have written can have removed it already.
-            self.names_mut().evict_released(ino)?;
+    pub fn release(mut self, ino: Ino) -> Result<()> {
+        if self.end_hold(ino) {
+            // The checkpoint that the upkeep may have written can have removed it already.
+            self.step()?.names().evict_released(ino)?;
         }
         Ok(())
     }
@@ -300,12 +315,11 @@ impl Engine {
     ///
     /// # Errors
     /// Those of [every change](Engine#errors).
-    pub fn shrink_nameless(&mut self, ino: Ino, bytes: u64) -> Result<bool> {
-        if !self.names().is_held_once(ino) {
+    pub fn shrink_nameless(mut self, ino: Ino, bytes: u64) -> Result<bool> {
+        if !self.engine().names().is_held_once(ino) {
             return Ok(false);
         }
-        self.begin()?;
-        self.files_mut().shrink(ino, bytes)
+        self.step()?.files().shrink(ino, bytes)
     }
 
     /// Creates an inode as the system call does. In a set-group-id directory it gets the directory's group.
@@ -313,12 +327,8 @@ impl Engine {
     ///
     /// # Errors
     /// Those of [`create`](Self::create), and [`Error::Corrupt`] if the default ACL of the directory is damaged.
-    pub fn create_for(&mut self, dir: Ino, name: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
-        let undo = |volume: &mut Engine, ino: Ino| match volume.inode(ino)?.is_directory() {
-            true => volume.remove_dir(dir, name),
-            false => volume.unlink(dir, name),
-        };
-        self.make_for(dir, new, umask, |volume, new| volume.create(dir, name, new), undo)
+    pub fn create_for(mut self, dir: Ino, name: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
+        self.make_in(dir, name, new, umask)
     }
 
     /// Creates a file without a name as the system call does; see [`create_nameless`](Self::create_nameless).
@@ -326,8 +336,24 @@ impl Engine {
     /// # Errors
     /// Those of [`create_nameless`](Self::create_nameless), and [`Error::Corrupt`] if the default ACL of the
     /// directory is damaged.
-    pub fn create_nameless_for(&mut self, dir: Ino, new: &NewNode, umask: u16) -> Result<Ino> {
-        self.make_for(dir, new, umask, |volume, new| volume.create_nameless(dir, new), Engine::release)
+    pub fn create_nameless_for(mut self, dir: Ino, new: &NewNode, umask: u16) -> Result<Ino> {
+        let undo = |step: &mut Step<'_>, ino: Ino| match step.names().release(ino) {
+            true => step.renew().and_then(|()| step.names().evict_released(ino)),
+            false => Ok(()),
+        };
+        self.make_for(dir, new, umask, |names, new| names.create_nameless(dir, new), undo)
+    }
+
+    /// Creates an inode with a name, its permissions and ACLs.
+    fn make_in(&mut self, dir: Ino, name: &[u8], new: &NewNode, umask: u16) -> Result<Ino> {
+        let undo = |step: &mut Step<'_>, ino: Ino| {
+            step.renew()?;
+            match step.engine().inode(ino)?.is_directory() {
+                true => step.names().remove_dir(dir, name),
+                false => step.names().unlink(dir, name),
+            }
+        };
+        self.make_for(dir, new, umask, |names, new| names.create(dir, name, new), undo)
     }
 
     /// Creates an inode with its permissions and ACLs. If an ACL cannot be stored, `undo` removes the inode
@@ -337,15 +363,16 @@ impl Engine {
         dir: Ino,
         new: &NewNode,
         umask: u16,
-        make: impl FnOnce(&mut Engine, &NewNode) -> Result<Ino>,
-        undo: impl FnOnce(&mut Engine, Ino) -> Result<()>,
+        make: impl FnOnce(&mut Names, &NewNode) -> Result<Ino>,
+        undo: impl FnOnce(&mut Step<'_>, Ino) -> Result<()>,
     ) -> Result<Ino> {
-        let (new, default) = self.names().inherit(dir, new)?;
+        let (new, default) = self.engine().names().inherit(dir, new)?;
+        let mut step = self.step()?;
         let Some(default) = default else {
-            return make(self, &NewNode { mode: new.mode & !(umask & 0o777), ..new });
+            return make(step.names(), &NewNode { mode: new.mode & !(umask & 0o777), ..new });
         };
         let (access, mode) = default.for_new(new.mode);
-        let ino = make(self, &NewNode { mode, ..new })?;
+        let ino = make(step.names(), &NewNode { mode, ..new })?;
         let lists = [
             (index::ACL_ACCESS, Some(&access).filter(|access| !access.is_mode_only())),
             (
@@ -356,8 +383,8 @@ impl Engine {
         for (index, acl) in lists {
             let Some(acl) = acl else { continue };
             let value = acl.to_disk();
-            if let Err(error) = self.names_mut().change_xattr(ino, index, b"", Some(&value), XattrMode::Set) {
-                undo(self, ino)?;
+            if let Err(error) = step.names().change_xattr(ino, index, b"", Some(&value), XattrMode::Set) {
+                undo(&mut step, ino)?;
                 return Err(error);
             }
         }
@@ -368,8 +395,8 @@ impl Engine {
     ///
     /// # Errors
     /// Those of [`symlink`](Self::symlink).
-    pub fn symlink_for(&mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
-        let (new, _) = self.names().inherit(dir, new)?;
+    pub fn symlink_for(self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
+        let (new, _) = self.engine().names().inherit(dir, new)?;
         self.symlink(dir, name, target, &new)
     }
 }

@@ -58,7 +58,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        engine::{NewNode, Options},
+        engine::{Caller, NewNode, Options},
         mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
         units::Time,
     };
@@ -79,8 +79,9 @@ mod tests {
             .unwrap();
         let root = volume.superblock().root_ino;
         let name = |n| format!("file{n}").into_bytes();
-        let inos =
-            (0..FILES).map(|n| volume.create(root, &name(n), &NewNode::new(0o100_644)).unwrap()).collect();
+        let inos = (0..FILES)
+            .map(|n| volume.begin(Caller::ADMIN).create(root, &name(n), &NewNode::new(0o100_644)).unwrap())
+            .collect();
         volume.unmount().unwrap();
         (device, inos)
     }

@@ -1,6 +1,7 @@
 //! Device work that an operation waits for: the flushes of a checkpoint, or the first flush of an fsync.
 //!
-//! *Invariant*: between the `begin_*` method and [`Engine::finish`] the volume does not change. A caller that
+//! *Invariant*: between the `begin_*` method and [`Engine::finish`] the volume does not change, unless only a flush is left
+//! ([`PendingSync::is_only_flush`]). A caller that
 //! shares the volume can therefore admit readers in the meantime, and must keep writers waiting. The order of
 //! writes is that of a checkpoint written in one go: everything but the last block, a flush, the last block,
 //! a flush.

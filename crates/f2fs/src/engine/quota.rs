@@ -7,13 +7,12 @@ use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use zerocopy::IntoBytes;
 
-use super::Engine;
+use super::{Engine, Transaction};
 use crate::{
     Error, Place, Result,
-    engine::Limits,
     format::{
         FileType,
-        inode::inline,
+        inode::{advise, inline},
         quota::{self, BLOCK_BYTES, Located, QuotaKind, raw::QuotaRecord},
     },
     nodes::{Changes, EnforcedLimits, UsageChange, apply, blank, has_limit, set_times},
@@ -46,18 +45,8 @@ pub struct QuotaLimits {
 }
 
 impl Engine {
-    /// Sets the quota limits for the callers of the following operations. At first, they are exempt.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.nodes_mut().set_limits(limits);
-    }
-
-    /// Sets the limits of a user, group or project. Returns [`Error::Unsupported`] if the volume has no such
-    /// quota.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] without the quota; [`Error::NoSpace`]; those of [every change](Engine#errors).
-    pub fn set_quota_limits(&mut self, kind: QuotaKind, id: u32, limits: QuotaLimits) -> Result<()> {
-        self.begin()?;
+    /// Changes the limits of an id in the quota file, and enforces them.
+    fn change_quota_limits(&mut self, kind: QuotaKind, id: u32, limits: QuotaLimits) -> Result<()> {
         let ino = self
             .quota_ino(kind)
             .ok_or_else(|| Error::Unsupported("quota limits without the feature quota".into()))?;
@@ -75,7 +64,7 @@ impl Engine {
         set_times(&mut now, file.graces, self.nodes().quota_now());
         (record.block_time, record.inode_time) = (now.block_time, now.inode_time);
         self.store_quota(file, &[id])?;
-        self.nodes_mut().enforce(None);
+        self.nodes_mut().quota_mut().enforce(None);
         self.load_limits()
     }
 
@@ -84,7 +73,7 @@ impl Engine {
     /// # Errors
     /// Those of [reading](Engine#errors).
     pub fn quota_of(&self, kind: QuotaKind, id: u32) -> Result<QuotaRecord> {
-        if let Some(record) = self.nodes().enforced(kind, id) {
+        if let Some(record) = self.nodes().quota().enforced(kind, id) {
             return Ok(*record);
         }
         let records = self.quota_records(kind)?.into_iter().map(|located| located.record);
@@ -96,12 +85,12 @@ impl Engine {
 
     /// Loads the limits before the first change.
     pub(super) fn load_limits(&mut self) -> Result<()> {
-        if self.nodes().knows_limits() {
+        if self.nodes().quota().knows_limits() {
             return Ok(());
         }
         let mut limits = EnforcedLimits::default();
         // If the files may be wrong, limits are not enforced (Linux, `f2fs_enable_quotas`).
-        if self.disk().has_quotas() && !self.nodes().is_quota_wrong() {
+        if self.disk().has_quotas() && !self.nodes().quota().is_wrong() {
             let now = self.nodes().quota_now();
             let changes = match self.nodes().quota_changes() {
                 Err(error) if self.disk().stays_in_place(&error) => {
@@ -129,7 +118,7 @@ impl Engine {
                 }
             }
         }
-        self.nodes_mut().enforce(Some(limits));
+        self.nodes_mut().quota_mut().enforce(Some(limits));
         Ok(())
     }
 
@@ -151,6 +140,9 @@ impl Engine {
         let (inode, at) = (self.inode(ino)?, Place::Inode(ino));
         if inode.file_type() != FileType::Regular {
             return Err(Error::corrupt(at, "the quota file is not a regular file"));
+        }
+        if inode.has_advise(advise::ENCRYPT) {
+            return Err(Error::corrupt(at, "the quota file is encrypted"));
         }
         let size = self.geometry().block_size;
         let mut blocks = BTreeMap::new();
@@ -181,17 +173,18 @@ impl Engine {
     pub(super) fn write_quotas(&mut self) -> Result<()> {
         self.nodes_mut().settle_charges()?;
         for kind in QuotaKind::ALL {
-            let Some(ino) = self.quota_ino(kind).filter(|_| self.nodes().has_settled_usage(kind)) else {
-                self.nodes_mut().take_usage(kind);
+            let Some(ino) = self.quota_ino(kind).filter(|_| self.nodes().quota().has_settled_usage(kind))
+            else {
+                self.nodes_mut().quota_mut().take_usage(kind);
                 continue;
             };
             let read = self.read_quota(kind, ino);
             if read.as_ref().is_err_and(|error| matches!(error, Error::Io { .. })) {
                 continue;
             }
-            let changes = self.nodes_mut().take_usage(kind);
+            let changes = self.nodes_mut().quota_mut().take_usage(kind);
             let Err(error) = read.and_then(|file| self.write_quota(file, &changes)) else { continue };
-            self.nodes_mut().mark_quota_wrong();
+            self.nodes_mut().quota_mut().mark_wrong();
             if !matches!(error, Error::NoSpace { .. }) && !self.disk().stays_in_place(&error) {
                 return Err(error);
             }
@@ -207,7 +200,7 @@ impl Engine {
             let record = &mut located.record;
             apply(record, Some(change));
             set_times(record, file.graces, now);
-            if let Some(limited) = self.nodes_mut().enforced_mut(file.kind, *id) {
+            if let Some(limited) = self.nodes_mut().quota_mut().enforced_mut(file.kind, *id) {
                 // The grace time started when the limit was exceeded. The usage of both records is the same
                 // unless the file was wrong; then the file's value counts for both.
                 (record.block_time, record.inode_time) = (limited.block_time, limited.inode_time);
@@ -245,5 +238,16 @@ impl Engine {
             self.files_mut().overwrite_block(file.ino, block, &file.blocks[&block])?;
         }
         Ok(())
+    }
+}
+
+impl Transaction<'_> {
+    /// Sets the limits of a user, group or project. Returns [`Error::Unsupported`] if the volume has no such
+    /// quota.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] without the quota; [`Error::NoSpace`]; those of [every change](Engine#errors).
+    pub fn set_quota_limits(mut self, kind: QuotaKind, id: u32, limits: QuotaLimits) -> Result<()> {
+        self.step()?.change_quota(|engine| engine.change_quota_limits(kind, id, limits))
     }
 }

@@ -327,7 +327,7 @@ impl Files {
             let addrs = node.addrs(slot.index..slot.index + slot.left);
             wanted += addrs.filter(|addr| !addr.is_real()).count() as u64;
         }
-        self.segments().require_space(wanted)?;
+        let _space = self.segments().reserve(wanted)?;
         self.nodes.admit(ino, wanted)?;
         for slot in clusters {
             let node = self.nodes.node_mut(slot.nid)?;
@@ -470,9 +470,7 @@ impl Files {
         if !self.disk().node_format().features.has(Features::COMPRESSION) {
             return Err(Error::Unsupported("compression without the feature".into()));
         }
-        if inode.has_advise(advise::ENCRYPT) {
-            return Err(Error::NoKey);
-        }
+        self.refuse_encrypted(&inode)?;
         if inode.has_flag(flag::IMMUTABLE) || inode.has_advise(advise::VERITY) {
             return Err(Error::NotPermitted);
         }

@@ -5,6 +5,7 @@
 
 mod clean;
 mod compress;
+mod encryption;
 mod in_place;
 mod map;
 mod map_write;
@@ -28,6 +29,7 @@ pub(crate) use recovery::{clear_content, has_map};
 pub use size::FileSize;
 pub(crate) use write::{pieces, write_pieces};
 
+use encryption::Ciphers;
 pub(crate) use pages::Page;
 use pages::Pages;
 
@@ -40,17 +42,19 @@ use crate::{
 
 /// Maximum number of files that are remembered as synced.
 const SYNCED_MAX: usize = 4096;
+
 /// The files of a volume.
 pub(crate) struct Files {
     nodes: Nodes,
     pages: Pages,
     /// Files that were fsynced: blocks of them that are overwritten are likely to be overwritten again.
     synced: FxHashSet<Ino>,
+    ciphers: Ciphers,
 }
 
 impl Files {
     pub(crate) fn new(nodes: Nodes) -> Files {
-        Files { nodes, pages: Pages::default(), synced: FxHashSet::default() }
+        Files { nodes, pages: Pages::default(), synced: FxHashSet::default(), ciphers: Ciphers::default() }
     }
 
     pub(crate) fn disk(&self) -> &Disk {

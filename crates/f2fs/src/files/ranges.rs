@@ -11,6 +11,7 @@ use super::{Files, map_write::Slot};
 use crate::{
     Error, Result,
     format::inode::{flag, inline},
+    segments::Reservation,
     units::{BlockAddr, Ino},
 };
 
@@ -37,6 +38,8 @@ pub(crate) struct Shift {
     blocks: u64,
     /// Size of the file at the end, in bytes.
     pub(crate) new_size: u64,
+    /// Space for the nodes at the new positions, and for the blocks that are at both positions for a while.
+    _space: Reservation,
 }
 
 impl Shift {
@@ -73,9 +76,9 @@ impl Files {
         let log = self.geometry().block_size.log();
         let (start, end) = (offset >> log, (offset + length) >> log);
         let used = self.used_ranges(ino, end, size.div_ceil(1 << log))?;
-        self.require_nodes(ino, &used, |block| block - (end - start))?;
+        let space = self.reserve_nodes(ino, &used, |block| block - (end - start))?;
         self.free_blocks(ino, start..end)?;
-        Ok(Shift { used, direction: Direction::Down, blocks: end - start, new_size })
+        Ok(Shift { used, direction: Direction::Down, blocks: end - start, new_size, _space: space })
     }
 
     /// Prepares to insert a hole into a regular file, which grows. The shift moves the content from `offset` on up.
@@ -89,13 +92,13 @@ impl Files {
         let log = self.geometry().block_size.log();
         let (start, shift) = (offset >> log, length >> log);
         let used = self.used_ranges(ino, start, size.div_ceil(1 << log))?;
-        self.require_nodes(ino, &used, |block| block + shift)?;
+        let space = self.reserve_nodes(ino, &used, |block| block + shift)?;
         // Blocks reserved beyond the end would be in the way.
         self.set_size(ino, size)?;
         // Grow the file first: if the operation ends early, by an error or by a power cut after a checkpoint,
         // no block is beyond the end.
         self.nodes.inode_mut(ino)?.head_mut().size.set(new_size);
-        Ok(Shift { used, direction: Direction::Up, blocks: shift, new_size })
+        Ok(Shift { used, direction: Direction::Up, blocks: shift, new_size, _space: space })
     }
 
     /// Checks the conditions for shifting blocks of a file, and returns the size of the file.
@@ -116,7 +119,7 @@ impl Files {
 
     fn leave_inline_for_good(&mut self, ino: Ino) -> Result<()> {
         if self.nodes.inode(ino)?.has_inline(inline::DATA) {
-            self.reserve(ino, 0..1)?;
+            let _space = self.reserve(ino, 0..1)?;
             self.leave_inline(ino)?;
         }
         Ok(())
@@ -139,9 +142,13 @@ impl Files {
         Ok(ranges)
     }
 
-    /// Checks that the nodes needed at the new positions can be allocated; `place` maps a block to its new
-    /// position.
-    fn require_nodes(&self, ino: Ino, parts: &[Range<u64>], place: impl Fn(u64) -> u64) -> Result<()> {
+    /// Reserves the nodes needed at the new positions; `place` maps a block to its new position.
+    fn reserve_nodes(
+        &self,
+        ino: Ino,
+        parts: &[Range<u64>],
+        place: impl Fn(u64) -> u64,
+    ) -> Result<Reservation> {
         let mut nodes = 0;
         for part in parts {
             nodes += self.nodes_for(ino, place(part.start)..place(part.end))?;
@@ -149,8 +156,9 @@ impl Files {
         if u64::from(self.segments().free_nodes()) < nodes {
             return Err(Error::NoInodes);
         }
-        self.segments().require_space(nodes + SPARE_BLOCKS)?;
-        self.nodes.admit(ino, nodes + 1)
+        let space = self.segments().reserve(nodes + SPARE_BLOCKS)?;
+        self.nodes.admit(ino, nodes + 1)?;
+        Ok(space)
     }
 
     /// Moves blocks of a file into a hole. The two ranges must not overlap.

@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, ops::Range};
 
+use fscrypt::FileCipher;
+
 use super::{
     Files,
     map::{Cluster, Run, Unmapped},
@@ -54,16 +56,15 @@ pub struct Hidden {
 impl Files {
     /// Reads from a regular file, at most up to its end, and returns the number of bytes.
     pub(crate) fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let inode = self.regular(ino)?;
-        if inode.has_advise(advise::ENCRYPT) {
-            return Err(Error::NoKey);
-        }
-        self.read_content(&inode, offset, buf)
+        self.read_content(&*self.regular(ino)?, offset, buf)
     }
 
     /// Like [`read`](Self::read), but returns the encrypted bytes of an encrypted file.
     pub(crate) fn read_raw(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.read_content(&*self.regular(ino)?, offset, buf)
+        let inode = self.regular(ino)?;
+        let length = length_inside(&inode, offset, buf);
+        self.read_blocks_of(&inode, offset, &mut buf[..length], None)?;
+        Ok(length)
     }
 
     /// Returns the first extent of a file at or after `offset`, or `None` if only a hole or the end of the file
@@ -189,14 +190,24 @@ impl Files {
 
     /// Reads from the content of an inode of any type, at most up to `i_size`.
     pub(crate) fn read_content(&self, inode: &NodeBlock, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let left = inode.head().size.get().saturating_sub(offset);
-        let length = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let length = length_inside(inode, offset, buf);
         self.read_past_end(inode, offset, &mut buf[..length])?;
         Ok(length)
     }
 
     /// Fills `buf` from the content of an inode regardless of `i_size`: verity metadata lies past it.
     pub(super) fn read_past_end(&self, inode: &NodeBlock, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_blocks_of(inode, offset, buf, self.content_cipher(inode)?.as_deref())
+    }
+
+    /// Fills `buf` from the content of an inode, decrypted if there is a cipher, or else as stored.
+    fn read_blocks_of(
+        &self,
+        inode: &NodeBlock,
+        offset: u64,
+        buf: &mut [u8],
+        cipher: Option<&FileCipher>,
+    ) -> Result<()> {
         if inode.has_inline(inline::DATA) {
             let area = inode.inline_area();
             let from = area.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
@@ -213,7 +224,7 @@ impl Files {
             let block = at >> log;
             let rest = &mut buf[(at - offset) as usize..];
             if let Cluster::Compressed { blocks, addrs } = self.cluster(inode, block)? {
-                let content = self.read_cluster(inode, blocks.start, &addrs)?;
+                let content = self.read_cluster(inode, blocks.start, &addrs, cipher)?;
                 let inside = &content[(at - (blocks.start << log)) as usize..];
                 let length = inside.len().min(rest.len());
                 rest[..length].copy_from_slice(&inside[..length]);
@@ -221,7 +232,7 @@ impl Files {
             } else {
                 let run = self.run(inode, block, limit)?;
                 let length = rest.len().min(((run.blocks.end << log) - at) as usize);
-                self.read_run(inode, &run, at, &mut rest[..length])?;
+                self.read_run(inode, &run, at, &mut rest[..length], cipher)?;
                 at += length as u64;
             }
         }
@@ -258,7 +269,14 @@ impl Files {
     }
 
     /// Reads part of a run, from byte `at` of the file on.
-    fn read_run(&self, inode: &NodeBlock, run: &Run, at: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_run(
+        &self,
+        inode: &NodeBlock,
+        run: &Run,
+        at: u64,
+        buf: &mut [u8],
+        cipher: Option<&FileCipher>,
+    ) -> Result<()> {
         let place = |block: u64| Place::File(inode.ino(), block);
         if run.addr == BlockAddr::COMPRESS {
             return Err(Error::corrupt(
@@ -280,11 +298,11 @@ impl Files {
             let rest = &mut buf[done..];
             if inside == 0 && rest.len() >= size {
                 let whole = rest.len() & !(size - 1);
-                self.segments().read_blocks(addr, place(block), &mut rest[..whole])?;
+                self.read_stored(addr, place(block), block, &mut rest[..whole], cipher)?;
                 done += whole;
             } else {
                 let mut bytes = vec![0; size];
-                self.segments().read_blocks(addr, place(block), &mut bytes)?;
+                self.read_stored(addr, place(block), block, &mut bytes, cipher)?;
                 let length = rest.len().min(size - inside);
                 rest[..length].copy_from_slice(&bytes[inside..inside + length]);
                 done += length;
@@ -293,16 +311,39 @@ impl Files {
         Ok(())
     }
 
-    /// Reads and decompresses a cluster.
-    fn read_cluster(&self, inode: &NodeBlock, start: u64, addrs: &[BlockAddr]) -> Result<Vec<u8>> {
+    /// Reads whole adjacent blocks, of which `block` is the first one, and decrypts them if there is a cipher.
+    fn read_stored(
+        &self,
+        addr: BlockAddr,
+        place: Place,
+        block: u64,
+        buf: &mut [u8],
+        cipher: Option<&FileCipher>,
+    ) -> Result<()> {
+        self.segments().read_blocks(addr, place, buf)?;
+        if let Some(cipher) = cipher {
+            cipher.decrypt_blocks(block, buf);
+        }
+        Ok(())
+    }
+
+    /// Reads and decompresses a cluster. Its blocks are encrypted under the numbers of the addresses that they are at: the
+    /// first one is behind the mark.
+    fn read_cluster(
+        &self,
+        inode: &NodeBlock,
+        start: u64,
+        addrs: &[BlockAddr],
+        cipher: Option<&FileCipher>,
+    ) -> Result<Vec<u8>> {
         let place = Place::File(inode.ino(), start);
         let size = self.disk().superblock().block_size.bytes();
         let mut stored = vec![0; addrs.len() * size];
-        for (block, addr) in stored.chunks_exact_mut(size).zip(addrs) {
-            self.segments().read_blocks(*addr, place, block)?;
+        for ((bytes, addr), block) in stored.chunks_exact_mut(size).zip(addrs).zip(start + 1..) {
+            self.read_stored(*addr, place, block, bytes, cipher)?;
         }
-        if inode.has_advise(advise::ENCRYPT) {
-            return Err(Error::NoKey);
+        if inode.has_advise(advise::ENCRYPT) && cipher.is_none() {
+            return Err(self.no_key(inode));
         }
         let settings = inode.compression().expect("a file with clusters is compressed");
         let mut content = vec![0; size << settings.log_cluster_blocks];
@@ -334,4 +375,10 @@ impl Files {
         let block = *self.pages.blocks_of(ino, extent.offset >> log, end).first()?;
         Some((block << log).max(extent.offset))
     }
+}
+
+/// Number of bytes of `buf` that are inside a file, from `offset` on.
+fn length_inside(inode: &NodeBlock, offset: u64, buf: &[u8]) -> usize {
+    let left = inode.head().size.get().saturating_sub(offset);
+    buf.len().min(usize::try_from(left).unwrap_or(usize::MAX))
 }

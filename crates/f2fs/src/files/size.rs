@@ -69,14 +69,14 @@ impl Files {
     /// Checks that a range of a file may be reserved and can be, and returns its end.
     pub(crate) fn check_allocation(&self, ino: Ino, offset: u64, length: u64) -> Result<u64> {
         let end = self.end_of(&*self.writable_file(ino)?, offset, length)?;
-        self.reserve_bytes(ino, offset, end)?;
+        self.require_space(ino, offset, end)?;
         Ok(end)
     }
 
-    /// Checks that a range of bytes can be written, as [`reserve`](Self::reserve) does for blocks.
-    pub(crate) fn reserve_bytes(&self, ino: Ino, offset: u64, end: u64) -> Result<()> {
+    /// Fails if a range of bytes could not be [reserved](Self::reserve) now.
+    pub(crate) fn require_space(&self, ino: Ino, offset: u64, end: u64) -> Result<()> {
         let log = self.geometry().block_size.log();
-        self.reserve(ino, offset >> log..end.div_ceil(1 << log))
+        self.reserve(ino, offset >> log..end.div_ceil(1 << log)).map(drop)
     }
 
     /// Punches a hole from byte `offset` to byte `reach` of a file.
@@ -108,7 +108,7 @@ impl Files {
         let fits_inline = inode.has_inline(inline::DATA) && end <= inode.layout().inline_bytes() as u64;
         drop(inode);
         if !fits_inline {
-            self.reserve(ino, blocks.clone())?;
+            let _space = self.reserve(ino, blocks.clone())?;
             self.leave_inline(ino)?;
             let mut at = blocks.start;
             while at < blocks.end {
@@ -153,7 +153,7 @@ impl Files {
         let past_end = inode.has_advise(advise::KEEP_SIZE);
         drop(inode);
         if is_inline && size > layout.inline_bytes() as u64 {
-            self.reserve(ino, 0..1)?;
+            let _space = self.reserve(ino, 0..1)?;
             self.leave_inline(ino)?;
         } else if is_inline {
             if size < old {

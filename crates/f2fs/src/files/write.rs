@@ -19,6 +19,7 @@ use crate::{
         node::NodeBlock,
         sit::SegmentType,
     },
+    segments::Reservation,
     units::{BlockAddr, Ino},
 };
 
@@ -72,7 +73,7 @@ impl Files {
         }
         let (kind, compressed) = (self.log_of_data(&inode), inode.compression().is_some());
         drop(inode);
-        self.reserve(ino, offset >> size.log()..end.div_ceil(size.bytes() as u64))?;
+        let _space = self.reserve(ino, offset >> size.log()..end.div_ceil(size.bytes() as u64))?;
         self.leave_inline(ino)?;
 
         let written = match compressed {
@@ -242,18 +243,18 @@ impl Files {
         Ok(synced_few || size_blocks <= self.most_pages() as u64)
     }
 
-    /// Checks that a range of blocks can be written. It passes if there is space for a range that is
+    /// Reserves space for writing a range of blocks. It succeeds if there is space for a range that is
     /// completely new, and fails if there is not even space for the range less all blocks of the file. Only
     /// between the two, the holes are counted.
-    pub(crate) fn reserve(&self, ino: Ino, blocks: Range<u64>) -> Result<()> {
+    pub(crate) fn reserve(&self, ino: Ino, blocks: Range<u64>) -> Result<Reservation> {
         let nodes = self.nodes_for(ino, blocks.clone())? + 1;
         let length = blocks.end - blocks.start;
-        if self.require_blocks(ino, length + nodes, nodes).is_ok() {
-            return Ok(());
+        if let Ok(space) = self.reserve_blocks(ino, length + nodes, nodes) {
+            return Ok(space);
         }
         let inode = self.nodes.inode(ino)?;
         let had_blocks = inode.head().blocks.get().saturating_add(inode.saved_blocks().unwrap_or(0));
-        self.require_blocks(ino, length.saturating_sub(had_blocks), 0)?;
+        drop(self.reserve_blocks(ino, length.saturating_sub(had_blocks), 0)?);
         let mut holes = 0;
         if inode.has_inline(inline::DATA) {
             // Inline data goes to block 0.
@@ -268,17 +269,18 @@ impl Files {
             }
         }
         let nodes = if holes == 0 { 0 } else { self.missing_nodes(ino, blocks)? };
-        self.require_blocks(ino, holes + nodes, nodes)
+        self.reserve_blocks(ino, holes + nodes, nodes)
     }
 
-    /// Fails if the volume has no space for `blocks` more blocks, `nodes` of which are nodes, or if a quota
+    /// Reserves `blocks` more blocks, `nodes` of which are nodes. Fails if the volume has no space for them, or if a quota
     /// of the file's owners does not admit them.
-    fn require_blocks(&self, ino: Ino, blocks: u64, nodes: u64) -> Result<()> {
-        self.segments().require_space(blocks)?;
+    fn reserve_blocks(&self, ino: Ino, blocks: u64, nodes: u64) -> Result<Reservation> {
+        let space = self.segments().reserve(blocks)?;
         if u64::from(self.segments().free_nodes()) < nodes {
             return Err(Error::NoInodes);
         }
-        self.nodes.admit(ino, blocks)
+        self.nodes.admit(ino, blocks)?;
+        Ok(space)
     }
 
     /// Moves inline data into a block; a file without inline data stays as it is. If no block can be
@@ -325,9 +327,7 @@ impl Files {
             FileType::Directory => return Err(Error::IsDirectory),
             _ => return Err(Error::Invalid("not a regular file".into())),
         }
-        if inode.has_advise(advise::ENCRYPT) {
-            return Err(Error::NoKey);
-        }
+        self.refuse_encrypted(&inode)?;
         if inode.has_advise(advise::VERITY)
             || inode.has_flag(flag::IMMUTABLE)
             || inode.has_flag(flag::DEVICE_ALIAS)

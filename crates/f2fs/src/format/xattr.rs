@@ -15,6 +15,9 @@ pub const ENTRY_HEAD_BYTES: usize = 4;
 /// Maximum length of a name in bytes, without the prefix that the index stands for.
 pub const NAME_MAX: usize = 255;
 
+/// Stored name of the context of an encrypted inode, with the index [`ENCRYPTION`](index::ENCRYPTION).
+pub const ENCRYPTION_NAME: &[u8] = b"c";
+
 /// Name space of an entry, by its index.
 pub mod index {
     /// `user.*`

@@ -3,7 +3,7 @@
 use super::{Metadata, Volume};
 use crate::{
     Result,
-    engine::{FinalSymlink, SetAttr, XattrMode},
+    engine::{Caller, FinalSymlink, SetAttr, XattrMode},
 };
 
 impl Volume {
@@ -36,7 +36,9 @@ impl Volume {
     pub fn set_permissions(&self, path: impl AsRef<[u8]>, permissions: u16) -> Result<()> {
         let mut engine = self.engine_mut()?;
         let ino = engine.resolve(path.as_ref(), FinalSymlink::Follow)?;
-        engine.set_attr(ino, &SetAttr { permissions: Some(permissions), ..SetAttr::default() })
+        engine
+            .begin(Caller::ADMIN)
+            .set_attr(ino, &SetAttr { permissions: Some(permissions), ..SetAttr::default() })
     }
 
     /// Changes the owner, the group, or both. As with chown(2), a file that is no directory loses its set-ID bits and its
@@ -47,7 +49,7 @@ impl Volume {
     pub fn set_owner(&self, path: impl AsRef<[u8]>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         let mut engine = self.engine_mut()?;
         let ino = engine.resolve(path.as_ref(), FinalSymlink::Follow)?;
-        engine.change_owner(ino, uid, gid)
+        engine.begin(Caller::ADMIN).change_owner(ino, uid, gid)
     }
 
     /// As [`set_owner`](Self::set_owner); of a symbolic link at the end of the path, the link's own.
@@ -62,7 +64,7 @@ impl Volume {
     ) -> Result<()> {
         let mut engine = self.engine_mut()?;
         let ino = engine.resolve(path.as_ref(), FinalSymlink::NoFollow)?;
-        engine.change_owner(ino, uid, gid)
+        engine.begin(Caller::ADMIN).change_owner(ino, uid, gid)
     }
 
     /// The value of an extended attribute by its full name, such as `user.note`. Access control lists have the form that
@@ -99,7 +101,7 @@ impl Volume {
     ) -> Result<()> {
         let mut engine = self.engine_mut()?;
         let ino = engine.resolve(path.as_ref(), FinalSymlink::Follow)?;
-        engine.set_xattr(ino, name.as_ref(), value.as_ref(), XattrMode::Set)
+        engine.begin(Caller::ADMIN).set_xattr(ino, name.as_ref(), value.as_ref(), XattrMode::Set)
     }
 
     /// Removes an extended attribute.
@@ -109,6 +111,6 @@ impl Volume {
     pub fn remove_xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<()> {
         let mut engine = self.engine_mut()?;
         let ino = engine.resolve(path.as_ref(), FinalSymlink::Follow)?;
-        engine.remove_xattr(ino, name.as_ref())
+        engine.begin(Caller::ADMIN).remove_xattr(ino, name.as_ref())
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use super::{Metadata, Volume, volume::Handle};
 use crate::{
     Error, Result,
-    engine::{Engine, FinalSymlink, NewNode, PathEnd, SetAttr, SyncScope},
+    engine::{Caller, Engine, FinalSymlink, NewNode, PathEnd, SetAttr, SyncScope},
     format::FileType,
     units::{Ino, Time},
 };
@@ -146,13 +146,13 @@ impl FileOptions {
                     _ => return Err(Error::Invalid("the file is not a regular file".into())),
                 }
                 if self.truncate {
-                    engine.truncate(ino, 0)?;
+                    engine.begin(Caller::ADMIN).truncate(ino, 0)?;
                 }
                 Ok(ino)
             }
             PathEnd::Vacant { dir, name } => {
                 let new = volume.new_files.node(FileType::Regular, self.permissions);
-                engine.create_for(dir, &name, &new, volume.new_files.umask)
+                engine.begin(Caller::ADMIN).create_for(dir, &name, &new, volume.new_files.umask)
             }
         }
     }
@@ -226,7 +226,7 @@ impl File<'_> {
             true => engine.stat(self.handle.ino)?.size,
             false => offset,
         };
-        engine.write(self.handle.ino, offset, data)?;
+        engine.begin(Caller::ADMIN).write(self.handle.ino, offset, data)?;
         Ok(offset + data.len() as u64)
     }
 
@@ -235,7 +235,7 @@ impl File<'_> {
     /// # Errors
     /// Those of [`write_at`](Self::write_at).
     pub fn set_len(&self, bytes: u64) -> Result<()> {
-        self.engine_to_write()?.truncate(self.handle.ino, bytes)
+        self.engine_to_write()?.begin(Caller::ADMIN).truncate(self.handle.ino, bytes)
     }
 
     /// Makes the content and the attributes of the file durable, and the name of a new one.
@@ -261,7 +261,7 @@ impl File<'_> {
     /// Those of [`Volume::set_permissions`], but for the path.
     pub fn set_permissions(&self, permissions: u16) -> Result<()> {
         let set = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
-        self.handle.volume.engine_mut()?.set_attr(self.handle.ino, &set)
+        self.handle.volume.engine_mut()?.begin(Caller::ADMIN).set_attr(self.handle.ino, &set)
     }
 
     /// Changes the time of the last change of the content.
@@ -270,7 +270,7 @@ impl File<'_> {
     /// Those of [`Volume::set_permissions`], but for the path.
     pub fn set_modified(&self, time: impl Into<Time>) -> Result<()> {
         let set = SetAttr { mtime: Some(time.into()), ..SetAttr::default() };
-        self.handle.volume.engine_mut()?.set_attr(self.handle.ino, &set)
+        self.handle.volume.engine_mut()?.begin(Caller::ADMIN).set_attr(self.handle.ino, &set)
     }
 
     fn engine_to_write(&self) -> Result<impl std::ops::DerefMut<Target = Engine> + '_> {

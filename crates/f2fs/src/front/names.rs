@@ -3,7 +3,7 @@
 use super::Volume;
 use crate::{
     Error, Result,
-    engine::{FinalSymlink, RenameMode},
+    engine::{Caller, FinalSymlink, RenameMode},
     format::FileType,
     walk::Walk,
 };
@@ -27,7 +27,7 @@ impl Volume {
         }
         let (dir, name) = engine.resolve_parent(path)?;
         let new = self.new_files.node(FileType::Directory, DIR_PERMISSIONS);
-        engine.create_for(dir, name, &new, self.new_files.umask).map(drop)
+        engine.begin(Caller::ADMIN).create_for(dir, name, &new, self.new_files.umask).map(drop)
     }
 
     /// Makes a directory and those above it that are missing. It is no error if it is there.
@@ -37,7 +37,10 @@ impl Volume {
     /// Directories that were made before an error stay.
     pub fn create_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let new = self.new_files.node(FileType::Directory, DIR_PERMISSIONS);
-        self.engine_mut()?.create_dir_all(path.as_ref(), &new, self.new_files.umask).map(drop)
+        self.engine_mut()?
+            .begin(Caller::ADMIN)
+            .create_dir_all(path.as_ref(), &new, self.new_files.umask)
+            .map(drop)
     }
 
     /// Removes a name of a file or symbolic link. The file goes with its last name, or when nobody has it open.
@@ -48,7 +51,7 @@ impl Volume {
     pub fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let mut engine = self.engine_mut()?;
         let (dir, name, _, _) = engine.resolve_entry(path.as_ref())?;
-        engine.unlink(dir, name)
+        engine.begin(Caller::ADMIN).unlink(dir, name)
     }
 
     /// Removes an empty directory.
@@ -59,7 +62,7 @@ impl Volume {
     pub fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let mut engine = self.engine_mut()?;
         let (dir, name) = engine.resolve_parent(path.as_ref())?;
-        engine.remove_dir(dir, name)
+        engine.begin(Caller::ADMIN).remove_dir(dir, name)
     }
 
     /// Removes a directory with everything in it. Symbolic links are removed and not followed; one at the end of the path
@@ -74,7 +77,7 @@ impl Volume {
         let (dir, name, _, kind) = engine.resolve_entry(path.as_ref())?;
         match kind {
             FileType::Directory => {}
-            FileType::Symlink => return engine.unlink(dir, name),
+            FileType::Symlink => return engine.begin(Caller::ADMIN).unlink(dir, name),
             _ => return Err(Error::NotDirectory),
         }
         let mut walk = Walk::default();
@@ -99,7 +102,7 @@ impl Volume {
             return Err(Error::NotDirectory);
         }
         let (to_dir, to_name) = engine.resolve_parent(to)?;
-        engine.rename(from_dir, from_name, to_dir, to_name, RenameMode::Replace)
+        engine.begin(Caller::ADMIN).rename(from_dir, from_name, to_dir, to_name, RenameMode::Replace)
     }
 
     /// The target of a symbolic link, as it is stored.
@@ -120,7 +123,7 @@ impl Volume {
         let mut engine = self.engine_mut()?;
         let (dir, name) = engine.resolve_parent(link.as_ref())?;
         let new = self.new_files.node(FileType::Symlink, LINK_PERMISSIONS);
-        engine.symlink_for(dir, name, target.as_ref(), &new).map(drop)
+        engine.begin(Caller::ADMIN).symlink_for(dir, name, target.as_ref(), &new).map(drop)
     }
 
     /// Gives a file one more name, `link`. A symbolic link at the end of `original` is linked itself.
@@ -132,7 +135,7 @@ impl Volume {
         let mut engine = self.engine_mut()?;
         let (_, _, ino, _) = engine.resolve_entry(original.as_ref())?;
         let (dir, name) = engine.resolve_parent(link.as_ref())?;
-        engine.link(ino, dir, name)
+        engine.begin(Caller::ADMIN).link(ino, dir, name)
     }
 
     /// Returns true if the path leads to a file. A symbolic link whose target is missing leads to none.

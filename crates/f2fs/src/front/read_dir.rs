@@ -16,6 +16,8 @@ pub struct ReadDir<'v> {
     ready: VecDeque<Result<engine::DirEntry>>,
     /// Position of the next entry to read; `None` at the end.
     cookie: Option<u64>,
+    /// Blocks that have been read.
+    seen: engine::SeenBlocks,
 }
 
 impl Volume {
@@ -29,7 +31,8 @@ impl Volume {
         let ino = engine.resolve(path.as_ref(), FinalSymlink::Follow)?;
         // Refuses what is no directory.
         engine.entries(ino, 0)?;
-        Ok(ReadDir { handle: Handle::new(self, &mut engine, ino), ready: VecDeque::new(), cookie: Some(0) })
+        let handle = Handle::new(self, &mut engine, ino);
+        Ok(ReadDir { handle, ready: VecDeque::new(), cookie: Some(0), seen: engine::SeenBlocks::default() })
     }
 }
 
@@ -44,11 +47,8 @@ impl<'v> Iterator for ReadDir<'v> {
                 Some(Err(error)) => return Some(Err(error)),
                 None => {
                     let cookie = self.cookie.take()?;
-                    let next = self
-                        .handle
-                        .volume
-                        .engine()
-                        .and_then(|engine| engine.next_entries(self.handle.ino, cookie));
+                    let (volume, ino, seen) = (self.handle.volume, self.handle.ino, &mut self.seen);
+                    let next = volume.engine().and_then(|engine| engine.next_entries(ino, cookie, seen));
                     match next {
                         Ok(None) => return None,
                         Ok(Some((entries, after))) => (self.ready, self.cookie) = (entries, Some(after)),
@@ -69,7 +69,7 @@ pub struct DirEntry<'v> {
 
 impl DirEntry<'_> {
     /// The name, which may be any bytes but a slash and zero. [`printable::name`](crate::printable::name) makes text of it
-    /// for people. In an encrypted directory it is the form that Linux shows without the key.
+    /// for people. In an encrypted directory without its key it is the form that Linux shows then.
     #[must_use]
     pub fn file_name(&self) -> &[u8] {
         &self.entry.name

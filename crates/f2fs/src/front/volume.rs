@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    engine::{Engine, Space},
+    engine::{Caller, Engine, Space},
     units::Ino,
 };
 
@@ -223,7 +223,7 @@ impl Drop for Handle<'_> {
     fn drop(&mut self) {
         if let Ok(mut engine) = self.volume.write_lock() {
             // An inode that cannot be removed now is an orphan, and the next checkpoint tries again.
-            let _ = engine.release(self.ino);
+            let _ = engine.begin(Caller::ADMIN).release(self.ino);
         }
     }
 }

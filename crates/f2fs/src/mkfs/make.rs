@@ -7,7 +7,7 @@ use block::Device;
 use super::Plan;
 use crate::{
     Error, Place, Result,
-    engine::{self, Blank, Engine, NewNode, SetAttr},
+    engine::{self, Blank, Caller, Engine, NewNode, SetAttr},
     format::{
         FileType,
         inode::flag,
@@ -63,18 +63,26 @@ impl NewVolume {
         };
         let mut volume = Engine::format(device.clone(), &of_plan, options)?;
         let owned = |mode| NewNode { uid: plan.root_owner.0, gid: plan.root_owner.1, ..NewNode::new(mode) };
-        volume.make_root(&owned(0o755))?;
+        volume.begin(Caller::ADMIN).make_root(&owned(0o755))?;
         let root = plan.superblock.root_ino;
         for (kind, ino) in quotas(plan) {
-            volume.make_inode_at(ino, root, &NewNode::new(FileType::Regular.mode_bits() | 0o600))?;
+            volume.begin(Caller::ADMIN).make_inode_at(
+                ino,
+                root,
+                &NewNode::new(FileType::Regular.mode_bits() | 0o600),
+            )?;
             let flags = Some(flag::IMMUTABLE | flag::NOATIME);
-            volume.set_attr(ino, &SetAttr { flags, ..SetAttr::default() })?;
+            volume.begin(Caller::ADMIN).set_attr(ino, &SetAttr { flags, ..SetAttr::default() })?;
             // The engine counts usage from the first checkpoint on.
-            volume.fill_inode(ino, &quota::encode(kind, &BTreeMap::new()))?;
+            volume.begin(Caller::ADMIN).fill_inode(ino, &quota::encode(kind, &BTreeMap::new()))?;
         }
         if let Some(ino) = plan.lost_found {
-            volume.make_inode_at(ino, root, &owned(FileType::Directory.mode_bits() | 0o700))?;
-            volume.enter_inode(root, LOST_FOUND, ino)?;
+            volume.begin(Caller::ADMIN).make_inode_at(
+                ino,
+                root,
+                &owned(FileType::Directory.mode_bits() | 0o700),
+            )?;
+            volume.begin(Caller::ADMIN).enter_inode(root, LOST_FOUND, ino)?;
         }
         Ok(NewVolume { volume, device, plan: plan.clone() })
     }

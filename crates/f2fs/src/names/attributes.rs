@@ -222,6 +222,7 @@ impl Names {
             self.files.drop_blocks(ino, 1)?;
         } else if !rest.is_empty() {
             if nid == Nid::NULL {
+                let _space = self.segments().reserve(1)?;
                 nid = self.nodes_mut().add_child_node(ino, XATTR_NODE_OFFSET, kind)?;
                 self.nodes_mut().inode_mut(ino)?.head_mut().xattr_nid.set(nid.0);
                 self.files.add_blocks(ino, 1)?;

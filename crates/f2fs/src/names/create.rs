@@ -68,10 +68,8 @@ impl Names {
         if self.find_entry(dir, name)?.is_some() {
             return Err(Error::Exists);
         }
-        if self.nodes().inode(dir)?.has_advise(advise::ENCRYPT) {
-            return Err(Error::NoKey);
-        }
-        self.require_entry_space(dir, name, 2)?;
+        self.files.refuse_encrypted(&*self.nodes().inode(dir)?)?;
+        let _space = self.reserve_entry(dir, name, 2)?;
         let project = inherited_project(&*self.nodes().inode(dir)?);
         // A directory without inline entries starts with one block.
         let first = u64::from(kind == FileType::Directory && !self.options().inline_dentry);
@@ -105,13 +103,11 @@ impl Names {
         if inode.has_flag(flag::IMMUTABLE) {
             return Err(Error::NotPermitted);
         }
-        if inode.has_advise(advise::ENCRYPT) {
-            return Err(Error::NoKey);
-        }
+        self.files.refuse_encrypted(&inode)?;
         let project = inherited_project(&inode);
         drop(inode);
         self.require_orphans_fit()?;
-        self.segments().require_space(2)?;
+        let _space = self.segments().reserve(2)?;
         self.nodes().admit_new([new.uid, new.gid, project], 0)?;
         let ino = Ino(self.nodes_mut().take_nid()?.0);
         let mode = FileType::Regular.mode_bits() | new.mode & 0o7777;
@@ -130,7 +126,7 @@ impl Names {
         if !self.nodes().nat_entry(ino.into())?.is_free() {
             return Err(Error::Exists);
         }
-        self.segments().require_space(2)?;
+        let _space = self.segments().reserve(2)?;
         let mut node = self.blank_inode(ino, kind, new);
         node.head_mut().pino.set(parent.0);
         self.nodes_mut().add_node(node)?;
@@ -146,7 +142,7 @@ impl Names {
         if self.find_entry(dir, name)?.is_some() {
             return Err(Error::Exists);
         }
-        self.require_entry_space(dir, name, 0)?;
+        let _space = self.reserve_entry(dir, name, 0)?;
         let kind = self.nodes().inode(ino)?.file_type();
         self.enter(dir, name, ino, kind)?;
         self.nodes_mut().inode_mut(ino)?.set_last_name(dir, name);

@@ -4,9 +4,17 @@
 //! move while they exist, not even when an inline directory is converted to blocks, so a cookie stays valid
 //! between calls.
 
-use std::{borrow::Cow, collections::VecDeque, sync::Arc};
+use std::{borrow::Cow, collections::VecDeque, ops::Range, sync::Arc};
 
-use super::{Names, dir_strays::Strays, hidden_name};
+use fscrypt::FileCipher;
+
+use super::{
+    Names,
+    dir_blocks::{Repeated, SeenBlocks},
+    dir_strays::Strays,
+    encryption::Naming,
+    hidden_name,
+};
 use crate::{
     Error, Place, Result,
     files::Unmapped,
@@ -25,7 +33,7 @@ use crate::{
 /// Bit of the superblock's encoding flags: names are found by their hash only, without a linear search.
 const NO_LINEAR_FALLBACK: u16 = 2;
 /// Bit of the superblock's encoding flags: names that are not valid UTF-8 are refused.
-const STRICT: u16 = 1;
+pub(super) const STRICT: u16 = 1;
 
 /// A block of a directory with its number.
 type NumberedBlock<'a> = (u64, Cow<'a, [u8]>);
@@ -36,7 +44,7 @@ pub(crate) type NextEntries = (VecDeque<Result<DirEntry>>, u64);
 /// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
-    /// The name; in an encrypted directory, the form shown without the key.
+    /// The name; in an encrypted directory without its key, the form that Linux shows then.
     pub name: Vec<u8>,
     /// The inode.
     pub ino: Ino,
@@ -60,12 +68,11 @@ pub struct Found {
 }
 
 /// A name in the form in which a directory is searched for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted<'a> {
     /// Exactly these bytes.
-    Exact { hash: u32, name: &'a [u8] },
-    /// A name that folds to these bytes.
-    Folded { hash: u32, folded: Vec<u8> },
+    Exact { hash: u32, name: Cow<'a, [u8]> },
+    /// A name that folds to these bytes; the cipher is that of the names in the directory, if it is encrypted.
+    Folded { hash: u32, folded: Vec<u8>, cipher: Option<Arc<FileCipher>> },
     /// An encrypted name whose form without the key is these bytes.
     Hidden { hash: u32, shown: &'a [u8] },
 }
@@ -92,11 +99,11 @@ impl Wanted<'_> {
             return false;
         }
         match self {
-            Wanted::Exact { name, .. } => entry.name == *name,
-            Wanted::Folded { folded, .. } => match fold(entry.name) {
-                Some(own) => own == *folded,
-                None => entry.name == *folded,
-            },
+            Wanted::Exact { name, .. } => entry.name == &**name,
+            Wanted::Folded { folded, cipher: None, .. } => folds_to(entry.name, folded),
+            Wanted::Folded { folded, cipher: Some(cipher), .. } => {
+                cipher.decrypt_name(entry.name).is_some_and(|name| folds_to(&name, folded))
+            }
             Wanted::Hidden { shown, .. } => {
                 hidden_name::encode(entry.name, entry.hash).is_some_and(|own| own == *shown)
             }
@@ -128,22 +135,36 @@ impl Names {
     /// Returns the entries of a directory in their order on the device, including "." and "..", from a cookie on; 0
     /// is the start.
     pub(crate) fn entries(&self, dir: Ino, cookie: u64) -> Result<DirCursor<'_>> {
+        self.further_entries(dir, cookie, SeenBlocks::default())
+    }
+
+    /// Returns the entries from a cookie on, in a walk that has met some blocks.
+    pub(crate) fn further_entries(&self, dir: Ino, cookie: u64, seen: SeenBlocks) -> Result<DirCursor<'_>> {
         let inode = self.directory(dir)?;
         let slots = self.superblock().block_size.dentries() as u64;
         let (block, slot) = (cookie / slots, (cookie % slots) as usize);
-        Ok(DirCursor { volume: self, inode, block, slot, ready: VecDeque::new(), ended: false })
+        let naming = self.naming(&inode)?;
+        let ready = VecDeque::new();
+        Ok(DirCursor { volume: self, inode, naming, block, slot, seen, ready, ended: false })
     }
 
     /// The entries of the first area (a block, or the inode) of a directory that has some at or after a cookie, and the
-    /// cookie behind that area; `None` at the end. A caller that keeps only the cookie holds nothing of the volume
-    /// between two areas. Damage is an error in the place of the entries that it costs.
+    /// cookie behind that area; `None` at the end. A caller that keeps the cookie and the seen blocks holds nothing of
+    /// the volume between two areas. Damage is an error in the place of the entries that it costs.
     ///
     /// # Errors
     /// [`Error::NotDirectory`], and the errors of reading the inode.
-    pub(crate) fn next_entries(&self, dir: Ino, cookie: u64) -> Result<Option<NextEntries>> {
+    pub(crate) fn next_entries(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        seen: &mut SeenBlocks,
+    ) -> Result<Option<NextEntries>> {
         let slots = self.superblock().block_size.dentries() as u64;
-        let mut cursor = self.entries(dir, cookie)?;
-        Ok(cursor.refill().then(|| (cursor.ready, cursor.block * slots)))
+        let mut cursor = self.further_entries(dir, cookie, std::mem::take(seen))?;
+        let has_more = cursor.refill();
+        *seen = cursor.seen;
+        Ok(has_more.then_some((cursor.ready, cursor.block * slots)))
     }
 
     /// Returns the entry areas of a directory with their block numbers: all blocks except holes, or the inline area.
@@ -154,14 +175,14 @@ impl Names {
         let inode = self.directory(dir)?;
         let is_inline = inode.has_inline(inline::DENTRY);
         let end = inode.head().size.get().div_ceil(1 << self.superblock().block_size.log());
-        let mut next = 0;
+        let (mut next, mut seen) = (0, SeenBlocks::default());
         Ok(std::iter::from_fn(move || {
             if is_inline {
                 let first = std::mem::replace(&mut next, 1) == 0;
                 return first.then(|| Ok((0, inode.inline_area().to_vec().into())));
             }
-            let area =
-                self.next_dir_block(&inode, next, end).map_err(|unmapped| unmapped.error).transpose()?;
+            let area = self.next_dir_block(&inode, next..end, &mut seen);
+            let area = area.map_err(|unmapped| unmapped.error).transpose()?;
             next = area.as_ref().map_or(end, |(block, _)| block + 1);
             Some(area)
         }))
@@ -186,22 +207,20 @@ impl Names {
         }
         let dots = name == b"." || name == b"..";
         if dir.has_advise(advise::ENCRYPT) && !dots {
-            // A long name is shown by its start only, so the shown form never needs more than 255 bytes.
-            let hash = hidden_name::hash_of(name);
-            return Ok(hash.map(|hash| Wanted::Hidden { hash, shown: name }));
+            return self.wanted_encrypted(dir, name);
         }
         if name.len() > NAME_MAX {
             return Err(Error::NameTooLong);
         }
         if dir.has_flag(flag::CASEFOLD) && !dots {
             if let Some(folded) = fold(name) {
-                return Ok(Some(Wanted::Folded { hash: name_hash(&folded), folded }));
+                return Ok(Some(Wanted::Folded { hash: name_hash(&folded), folded, cipher: None }));
             }
             if self.superblock().encoding_flags & STRICT != 0 {
                 return Err(Error::Invalid("the name is not valid UTF-8".into()));
             }
         }
-        Ok(Some(Wanted::Exact { hash: name_hash(name), name }))
+        Ok(Some(Wanted::Exact { hash: name_hash(name), name: Cow::Borrowed(name) }))
     }
 
     /// Searches the buckets that the hash of a name selects. Damage does not hide intact entries: its error
@@ -269,12 +288,13 @@ impl Names {
     }
 
     /// Walks a directory to record its stray names, and returns the entry of `wanted` if it is found. On
-    /// damage nothing is recorded.
+    /// damage, or if there are too many, nothing is recorded.
     fn find_all_strays(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let (ino, end) = (dir.ino(), self.dir_end(dir));
-        let (mut strays, mut found, mut damage, mut next) = (Strays::new(), None, None, 0);
-        loop {
-            let walked = match self.next_dir_block(dir, next, end) {
+        let (mut strays, mut found, mut damage, mut next) = (Some(Strays::new()), None, None, 0);
+        let mut seen = SeenBlocks::default();
+        while strays.is_some() || found.is_none() {
+            let walked = match self.next_dir_block(dir, next..end, &mut seen) {
                 Ok(None) => break,
                 Ok(Some((block, bytes))) => {
                     next = block + 1;
@@ -286,7 +306,10 @@ impl Names {
                     };
                     here.and_then(|here| {
                         found = found.or(here);
-                        self.add_strays(dir, &area, block, &mut strays)
+                        let Some(some) = &mut strays else { return Ok(()) };
+                        self.add_strays(dir, &area, block, some)?;
+                        strays = strays.take().filter(|strays| self.strays.has_room(strays));
+                        Ok(())
                     })
                 }
                 Err(Unmapped { blocks, error }) => {
@@ -299,7 +322,9 @@ impl Names {
         match (found, damage) {
             (None, Some(damage)) => Err(damage),
             (found, None) => {
-                self.strays.learn(ino, strays);
+                if let Some(strays) = strays {
+                    self.strays.learn(ino, strays);
+                }
                 Ok(found)
             }
             (found, Some(_)) => Ok(found),
@@ -355,17 +380,22 @@ impl Names {
         if inode.is_directory() { Ok(inode) } else { Err(Error::NotDirectory) }
     }
 
-    /// Returns the first block of a directory from `from` on and before `end` that is not a hole.
+    /// Returns the first of some blocks of a directory that is not a hole. A block of the device that the walk
+    /// has `seen` is damage.
     fn next_dir_block(
         &self,
         dir: &NodeBlock,
-        from: u64,
-        end: u64,
+        blocks: Range<u64>,
+        seen: &mut SeenBlocks,
     ) -> Result<Option<NumberedBlock<'_>>, Unmapped> {
-        let mut block = from;
+        let Range { start: mut block, end } = blocks;
         while block < end {
             let run = self.files.run_or_unmapped(dir, block, end)?;
             if run.addr != BlockAddr::NULL {
+                self.enter_block(dir, block, run.addr, seen).map_err(|repeated| match repeated {
+                    Repeated::Block(error) => Unmapped { blocks: block..block + 1, error },
+                    Repeated::TooOften(error) => Unmapped { blocks: block..end, error },
+                })?;
                 let bytes = self.files.file_block(dir, block);
                 let bytes = bytes.map_err(|error| Unmapped { blocks: block..block + 1, error })?;
                 return Ok(bytes.map(|bytes| (block, bytes)));
@@ -373,6 +403,23 @@ impl Names {
             block = run.blocks.end;
         }
         Ok(None)
+    }
+
+    /// Adds a block of a directory to those that a walk has seen.
+    fn enter_block(
+        &self,
+        dir: &NodeBlock,
+        block: u64,
+        addr: BlockAddr,
+        seen: &mut SeenBlocks,
+    ) -> Result<(), Repeated> {
+        let Some(earlier) = seen.enter(addr, block) else { return Ok(()) };
+        // Between two parts of a walk, the earlier block can have moved.
+        if self.files.run_or_unmapped(dir, earlier, earlier + 1).is_ok_and(|run| run.addr == addr) {
+            return Err(seen.repeat(addr, Place::Dir(dir.ino(), block)));
+        }
+        seen.replace(addr, block);
+        Ok(())
     }
 }
 
@@ -386,7 +433,7 @@ pub(super) enum NameHash {
 }
 
 impl NameHash {
-    /// The source for the names of a directory. The hash of an encrypted name cannot be computed without the key.
+    /// The source for the stored names of a directory. The hash of an encrypted name cannot be computed without the key.
     pub(super) fn of(dir: &NodeBlock) -> NameHash {
         match dir.has_flag(flag::CASEFOLD) && !dir.has_advise(advise::ENCRYPT) {
             true => NameHash::Folded,
@@ -400,6 +447,14 @@ impl NameHash {
             NameHash::Folded => fold(name).map_or_else(|| name_hash(name), |folded| name_hash(&folded)),
             NameHash::Stored => stored,
         }
+    }
+}
+
+/// Returns true if a name folds to these bytes.
+fn folds_to(name: &[u8], folded: &[u8]) -> bool {
+    match fold(name) {
+        Some(own) => own == folded,
+        None => name == folded,
     }
 }
 
@@ -427,15 +482,24 @@ fn find_in<B: AsRef<[u8]>>(
 pub struct DirCursor<'a> {
     volume: &'a Names,
     inode: Arc<NodeBlock>,
+    naming: Naming,
     /// Position at which reading continues.
     block: u64,
     slot: usize,
+    /// Blocks that were read.
+    seen: SeenBlocks,
     /// Entries that have been read already.
     ready: VecDeque<Result<DirEntry>>,
     ended: bool,
 }
 
 impl DirCursor<'_> {
+    /// Ends this part of a walk, and returns the blocks that it has met so far.
+    #[must_use]
+    pub fn into_seen(self) -> SeenBlocks {
+        self.seen
+    }
+
     /// Reads the next area with entries. Returns false at the end.
     fn refill(&mut self) -> bool {
         let (inode, volume) = (self.inode.clone(), self.volume);
@@ -448,7 +512,7 @@ impl DirCursor<'_> {
             self.block = 1;
         } else {
             let end = inode.head().size.get().div_ceil(1 << volume.superblock().block_size.log());
-            match volume.next_dir_block(&inode, self.block, end) {
+            match volume.next_dir_block(&inode, self.block..end, &mut self.seen) {
                 Ok(None) => return false,
                 Ok(Some((block, bytes))) => {
                     if block > self.block {
@@ -478,19 +542,19 @@ impl DirCursor<'_> {
     fn shown(&self, entry: Dentry<'_>, block: u64) -> Result<DirEntry> {
         let slots = self.volume.superblock().block_size.dentries() as u64;
         let at = Place::Dir(self.inode.ino(), block);
-        let encrypted = self.inode.has_advise(advise::ENCRYPT);
-        let name = if encrypted && entry.name != b"." && entry.name != b".." {
-            hidden_name::encode(entry.name, entry.hash).ok_or_else(|| {
-                Error::corrupt(
+        let name = self.naming.shown(&entry).ok_or_else(|| {
+            let (slot, length) = (entry.slot, entry.name.len());
+            match &self.naming {
+                Naming::Plain => Error::corrupt(at, format!("a name with a slash or a NUL in slot {slot}")),
+                Naming::Encrypted(_) => Error::corrupt(
                     at,
-                    format!("an encrypted name of {} bytes in slot {}", entry.name.len(), entry.slot),
-                )
-            })?
-        } else if entry.name.iter().any(|byte| matches!(byte, b'/' | 0)) {
-            return Err(Error::corrupt(at, format!("a name with a slash or a NUL in slot {}", entry.slot)));
-        } else {
-            entry.name.to_vec()
-        };
+                    format!("in slot {slot}, {length} bytes that the key does not decrypt to a name"),
+                ),
+                Naming::Hidden => {
+                    Error::corrupt(at, format!("an encrypted name of {length} bytes in slot {slot}"))
+                }
+            }
+        })?;
         let after = entry.slot + crate::format::dentry::slots_for(entry.name.len());
         Ok(DirEntry { name, ino: entry.ino, kind: entry.kind, next_cookie: block * slots + after as u64 })
     }

@@ -51,12 +51,17 @@ impl DirStrays {
         Some(strays.range((hash, 0)..=(hash, u64::MAX)).map(|(_, block)| *block).collect())
     }
 
+    /// Returns true if the stray names of one directory fit into the memory for all.
+    pub(super) fn has_room(&self, strays: &Strays) -> bool {
+        DIR_BYTES + strays.len() * NAME_BYTES <= self.most_bytes
+    }
+
     /// Records all stray names of a directory.
     pub(super) fn learn(&self, dir: Ino, strays: Strays) {
         let mut known = self.lock();
         known.forget(dir);
         known.make_room(DIR_BYTES + strays.len() * NAME_BYTES, self.most_bytes);
-        if DIR_BYTES + strays.len() * NAME_BYTES <= self.most_bytes {
+        if self.has_room(&strays) {
             known.bytes += DIR_BYTES + strays.len() * NAME_BYTES;
             known.dirs.insert(dir, strays);
         }

@@ -11,10 +11,11 @@ use crate::{
         FileType, NAME_MAX,
         dentry::{Dentries, Dentry, slots_for},
         dir_hash,
-        inode::{advise, flag, inline},
+        inode::{flag, inline},
         node::NodeBlock,
         sit::SegmentType,
     },
+    segments::Reservation,
     units::{BlockAddr, Ino},
 };
 
@@ -62,14 +63,11 @@ impl Names {
         Ok(())
     }
 
-    /// Fails if there is not enough space to enter a name and to allocate `more` other blocks. A name that
-    /// fits into the existing blocks of the directory needs no space: files can still be moved and linked on
-    /// a full volume.
-    pub(super) fn require_entry_space(&self, dir: Ino, name: &[u8], more: u64) -> Result<()> {
-        match self.segments().require_space(self.entry_blocks(dir)? + more) {
-            Err(Error::NoSpace { .. }) if self.has_entry_room(dir, name)? => {
-                self.segments().require_space(more)
-            }
+    /// Reserves space to enter a name and to allocate `more` other blocks. A name that fits into the existing
+    /// blocks of the directory needs no space: files can still be moved and linked on a full volume.
+    pub(super) fn reserve_entry(&self, dir: Ino, name: &[u8], more: u64) -> Result<Reservation> {
+        match self.segments().reserve(self.entry_blocks(dir)? + more) {
+            Err(Error::NoSpace { .. }) if self.has_entry_room(dir, name)? => self.segments().reserve(more),
             result => result,
         }
     }
@@ -106,13 +104,10 @@ impl Names {
         Ok(false)
     }
 
-    /// Enters a name that does not exist yet. The caller has checked the [space](Self::require_entry_space)
-    /// for it.
+    /// Enters a name that does not exist yet. The caller has [reserved](Self::reserve_entry) space for it.
     pub(super) fn enter(&mut self, dir: Ino, name: &[u8], ino: Ino, kind: FileType) -> Result<()> {
         let inode = self.directory(dir)?;
-        if inode.has_advise(advise::ENCRYPT) {
-            return Err(Error::NoKey);
-        }
+        self.files.refuse_encrypted(&inode)?;
         let hash = self.wanted(&inode, name)?.expect("the name is not empty").hash();
         drop(inode);
         self.enter_with_hash(dir, hash, name, ino, kind)
@@ -164,8 +159,8 @@ impl Names {
                 continue;
             }
             for block in dir_hash::bucket(level, dir_level, hash) {
-                if quota == QuotaCheck::Pending && self.nodes().has_limits() {
-                    self.files.reserve(dir, block..block + 1)?;
+                if quota == QuotaCheck::Pending && self.nodes().quota().has_limits() {
+                    drop(self.files.reserve(dir, block..block + 1)?);
                 }
                 let bytes = self.dir_block_mut(dir, block)?;
                 let mut area = Dentries::new(bytes, Place::Dir(dir, block));

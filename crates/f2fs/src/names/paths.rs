@@ -55,8 +55,11 @@ impl Names {
             let length = usize::from(u16::from_le_bytes(*length));
             let name = rest.get(..length).filter(|name| !name.is_empty());
             let name = name.ok_or_else(|| bad(format!("an encrypted target of {length} bytes in {size}")))?;
-            return hidden_name::encode(name, 0)
-                .ok_or_else(|| bad(format!("an encrypted target of {length} bytes")));
+            let shown = match self.files.cipher(&inode)? {
+                Some(cipher) => cipher.decrypt_name(name),
+                None => hidden_name::encode(name, 0),
+            };
+            return shown.ok_or_else(|| bad(format!("an encrypted target of {length} bytes")));
         }
         // Linux shows the target only up to the first zero byte.
         let end = target.iter().position(|byte| *byte == 0).unwrap_or(target.len());

@@ -35,7 +35,7 @@ impl Names {
         } else {
             self.wanted(&parent, &name)?.expect("the name is not empty").hash()
         };
-        let wanted = Wanted::Exact { hash, name: &name };
+        let wanted = Wanted::Exact { hash, name: name.as_slice().into() };
         let found = self.search(&parent, &wanted)?;
         drop(parent);
         if let Some(found) = found {

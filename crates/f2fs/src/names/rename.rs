@@ -75,7 +75,7 @@ impl Names {
         if self.find_entry(to_dir, to)?.is_some_and(|target| target.ino == source.ino) {
             return self.move_name((from_dir, from), (to_dir, to), mode, &mut None);
         }
-        self.require_entry_space(to_dir, to, 1)?;
+        let _space = self.reserve_entry(to_dir, to, 1)?;
         let (new, _) = self.inherit(from_dir, new)?;
         let project = inherited_project(&*self.nodes().inode(from_dir)?);
         self.nodes().admit_new([new.uid, new.gid, project], 0)?;
@@ -139,9 +139,7 @@ impl Names {
             return Err(Error::Invalid("a directory cannot be moved into itself".into()));
         }
         for dir in [from_dir, to_dir] {
-            if self.nodes().inode(dir)?.has_advise(advise::ENCRYPT) {
-                return Err(Error::NoKey);
-            }
+            self.files.refuse_encrypted(&*self.nodes().inode(dir)?)?;
         }
         Ok(Move { from_dir, from, to_dir, to, source, kind, target })
     }
@@ -210,7 +208,7 @@ impl Names {
     /// Moves the source to a name that is free.
     fn move_to_new(&mut self, moving: &Move<'_>, left: &mut Option<(Ino, FileType)>) -> Result<()> {
         let Move { from_dir, from, to_dir, to, ref source, kind, .. } = *moving;
-        self.require_entry_space(to_dir, to, 0)?;
+        let _space = self.reserve_entry(to_dir, to, 0)?;
         self.ready_to_move(source.ino, from_dir, source, to_dir)?;
         // Entering a name may convert an inline directory to blocks, so the source entry must be
         // looked up again.

@@ -34,7 +34,7 @@ impl Names {
             return Err(Error::Exists);
         }
         self.check_project(dir, ino)?;
-        self.require_entry_space(dir, name, 0)?;
+        let _space = self.reserve_entry(dir, name, 0)?;
         self.enter(dir, name, ino, kind)?;
         self.nodes_mut().since_checkpoint_mut().note_link(dir);
         if self.nodes().is_durable(ino)? {

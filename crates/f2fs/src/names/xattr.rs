@@ -5,10 +5,10 @@ use crate::{
     Error, Place, Result,
     format::{
         acl::Acl,
-        node::{NodeBlock, XATTR_NODE_OFFSET},
-        xattr::{self, Entry, index},
+        node::NodeBlock,
+        xattr::{self, index},
     },
-    units::{Ino, Nid},
+    units::Ino,
 };
 
 /// Full names of attributes, with their values.
@@ -82,33 +82,12 @@ impl Names {
     /// The value of an attribute as stored, by its index and short name; includes attributes that programs do not
     /// see.
     pub(crate) fn stored_xattr(&self, ino: Ino, index: u8, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let stream = self.xattr_stream(&*self.nodes().inode(ino)?)?;
-        for entry in xattr::entries(&stream, Place::Xattr(ino))? {
-            let Entry { index: own_index, name: own_name, value } = entry?;
-            if own_index == index && own_name == name {
-                return Ok(Some(value.to_vec()));
-            }
-        }
-        Ok(None)
+        self.nodes().stored_xattr(&*self.nodes().inode(ino)?, index, name)
     }
 
     /// All attributes as one stream: the inline area, then the xattr node.
     pub(super) fn xattr_stream(&self, inode: &NodeBlock) -> Result<Vec<u8>> {
-        let mut stream = inode.inline_xattrs().to_vec();
-        let nid = inode.xattr_nid();
-        if nid != Nid::NULL {
-            let node = self.nodes().node(nid)?;
-            let footer = node.footer();
-            if footer.ino != inode.ino() || footer.offset != XATTR_NODE_OFFSET {
-                let what = format!(
-                    "{nid} is not its xattr node, but the node at offset {} of {}",
-                    footer.offset, footer.ino
-                );
-                return self.io().record_corruption(Err(Error::corrupt(Place::Xattr(inode.ino()), what)));
-            }
-            stream.extend_from_slice(node.payload());
-        }
-        Ok(stream)
+        self.nodes().xattr_stream(inode)
     }
 }
 

@@ -11,6 +11,7 @@ mod read;
 mod read_ahead;
 mod since_checkpoint;
 mod write;
+mod xattr;
 
 pub(crate) use cache::Change;
 pub use quota_ledger::Limits;
@@ -132,7 +133,7 @@ impl Nodes {
         sit: Prepared<SegNo, SitEntry>,
     ) {
         self.since_checkpoint = SinceCheckpoint::default();
-        self.forget_partial_limits();
+        self.quota.forget_partial_limits();
         self.nat.committed(nat);
         self.segments.committed(next, sit);
     }

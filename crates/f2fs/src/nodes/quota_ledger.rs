@@ -32,7 +32,7 @@ pub enum Limits {
 }
 
 /// The ledger of one volume.
-pub(super) struct QuotaLedger {
+pub(crate) struct QuotaLedger {
     dirty_usage: DirtyUsage,
     /// Current usage of the ids that have limits; `None` before the first change.
     enforced: Option<EnforcedLimits>,
@@ -49,6 +49,66 @@ impl QuotaLedger {
             enforced: None,
             limits: Limits::Exempt,
         }
+    }
+
+    /// Sets the quota limits for the callers of the following changes.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// Returns true if the limits have been loaded.
+    pub(crate) fn knows_limits(&self) -> bool {
+        self.enforced.is_some()
+    }
+
+    /// Enforces these limits from now on; with `None`, they have to be loaded again.
+    pub(crate) fn enforce(&mut self, limits: Option<EnforcedLimits>) {
+        self.enforced = limits;
+    }
+
+    /// The current usage of an id that has limits.
+    pub(crate) fn enforced(&self, kind: QuotaKind, id: u32) -> Option<&QuotaRecord> {
+        self.enforced.as_ref()?.kinds[kind.index()].get(&id)
+    }
+
+    /// The current usage of an id that has limits, to update it.
+    pub(crate) fn enforced_mut(&mut self, kind: QuotaKind, id: u32) -> Option<&mut QuotaRecord> {
+        self.enforced.as_mut()?.kinds[kind.index()].get_mut(&id)
+    }
+
+    /// Returns true if the quota files may be wrong.
+    pub(crate) fn is_wrong(&self) -> bool {
+        self.dirty_usage.is_wrong
+    }
+
+    /// Records that the quota files may be wrong, which fsck has to repair.
+    pub(crate) fn mark_wrong(&mut self) {
+        self.dirty_usage.is_wrong = true;
+    }
+
+    /// Returns true if the quota files need fsck even though they have just been written.
+    pub(crate) fn needs_fsck(&self) -> bool {
+        self.dirty_usage.needs_fsck()
+    }
+
+    /// Returns true if the usage of any id of this kind has changed, as far as charges are settled.
+    pub(crate) fn has_settled_usage(&self, kind: QuotaKind) -> bool {
+        !self.dirty_usage.changes[kind.index()].is_empty()
+    }
+
+    /// Takes the settled changes of usage of a kind: they are about to be written.
+    pub(crate) fn take_usage(&mut self, kind: QuotaKind) -> BTreeMap<u32, UsageChange> {
+        std::mem::take(&mut self.dirty_usage.changes[kind.index()])
+    }
+
+    /// Returns true if any id has limits.
+    pub(crate) fn has_limits(&self) -> bool {
+        self.enforced.as_ref().is_some_and(|limits| !limits.is_empty())
+    }
+
+    /// Drops limits that were read only in part, after a checkpoint, so that they are read again.
+    pub(super) fn forget_partial_limits(&mut self) {
+        self.enforced = self.enforced.take().filter(|limits| !limits.is_partial);
     }
 }
 
@@ -141,44 +201,14 @@ pub(super) fn grace_end(usage: u64, soft: u64, until: u64, now: u64, grace_secon
 }
 
 impl Nodes {
-    /// Sets the quota limits for the callers of the following changes.
-    pub(crate) fn set_limits(&mut self, limits: Limits) {
-        self.quota.limits = limits;
+    /// The quota ledger.
+    pub(crate) fn quota(&self) -> &QuotaLedger {
+        &self.quota
     }
 
-    /// Returns true if the limits have been loaded.
-    pub(crate) fn knows_limits(&self) -> bool {
-        self.quota.enforced.is_some()
-    }
-
-    /// Enforces these limits from now on; with `None`, they have to be loaded again.
-    pub(crate) fn enforce(&mut self, limits: Option<EnforcedLimits>) {
-        self.quota.enforced = limits;
-    }
-
-    /// The current usage of an id that has limits.
-    pub(crate) fn enforced(&self, kind: QuotaKind, id: u32) -> Option<&QuotaRecord> {
-        self.quota.enforced.as_ref()?.kinds[kind.index()].get(&id)
-    }
-
-    /// The current usage of an id that has limits, to update it.
-    pub(crate) fn enforced_mut(&mut self, kind: QuotaKind, id: u32) -> Option<&mut QuotaRecord> {
-        self.quota.enforced.as_mut()?.kinds[kind.index()].get_mut(&id)
-    }
-
-    /// Returns true if the quota files may be wrong.
-    pub(crate) fn is_quota_wrong(&self) -> bool {
-        self.quota.dirty_usage.is_wrong
-    }
-
-    /// Records that the quota files may be wrong, which fsck has to repair.
-    pub(crate) fn mark_quota_wrong(&mut self) {
-        self.quota.dirty_usage.is_wrong = true;
-    }
-
-    /// Returns true if the quota files need fsck even though they have just been written.
-    pub(crate) fn quota_needs_fsck(&self) -> bool {
-        self.quota.dirty_usage.needs_fsck()
+    /// The quota ledger, to change it.
+    pub(crate) fn quota_mut(&mut self) -> &mut QuotaLedger {
+        &mut self.quota
     }
 
     /// Turns the recorded charges into changes of usage. An inode that cannot be read is retried at the next checkpoint.
@@ -197,26 +227,6 @@ impl Nodes {
             }
         }
         Ok(())
-    }
-
-    /// Returns true if the usage of any id of this kind has changed, as far as charges are settled.
-    pub(crate) fn has_settled_usage(&self, kind: QuotaKind) -> bool {
-        !self.quota.dirty_usage.changes[kind.index()].is_empty()
-    }
-
-    /// Takes the settled changes of usage of a kind: they are about to be written.
-    pub(crate) fn take_usage(&mut self, kind: QuotaKind) -> BTreeMap<u32, UsageChange> {
-        std::mem::take(&mut self.quota.dirty_usage.changes[kind.index()])
-    }
-
-    /// Returns true if any id has limits.
-    pub(crate) fn has_limits(&self) -> bool {
-        self.quota.enforced.as_ref().is_some_and(|limits| !limits.is_empty())
-    }
-
-    /// Drops limits that were read only in part, after a checkpoint, so that they are read again.
-    pub(super) fn forget_partial_limits(&mut self) {
-        self.quota.enforced = self.quota.enforced.take().filter(|limits| !limits.is_partial);
     }
 
     /// Returns an error if the limits do not permit `blocks` more blocks for a file.
@@ -279,7 +289,7 @@ impl Nodes {
 
     /// Returns an error if the limits of the new owners do not permit the inode.
     pub(crate) fn admit_owner(&self, ino: Ino, to: [Option<u32>; 3]) -> Result<()> {
-        if !self.has_limits() || self.segments.disk().is_quota_ino(ino) {
+        if !self.quota.has_limits() || self.segments.disk().is_quota_ino(ino) {
             return Ok(());
         }
         let charge = Charge::of(&*self.inode(ino)?);
@@ -288,7 +298,7 @@ impl Nodes {
 
     /// Moves the charge of an inode to its new owners, before the owners change.
     pub(crate) fn charge_owner(&mut self, ino: Ino, to: [Option<u32>; 3]) -> Result<()> {
-        if !self.has_limits() || self.segments.disk().is_quota_ino(ino) {
+        if !self.quota.has_limits() || self.segments.disk().is_quota_ino(ino) {
             return Ok(());
         }
         let charge = Charge::of(&*self.inode(ino)?);
@@ -301,7 +311,7 @@ impl Nodes {
 
     /// Updates the usage after a file has gained or lost blocks.
     pub(crate) fn charge_blocks(&mut self, ino: Ino, blocks: i64) -> Result<()> {
-        if self.has_limits() && !self.segments.disk().is_quota_ino(ino) {
+        if self.quota.has_limits() && !self.segments.disk().is_quota_ino(ino) {
             let ids = Charge::of(&*self.inode(ino)?).ids;
             self.charge(ids.map(Some), 0, blocks);
         }
@@ -310,7 +320,7 @@ impl Nodes {
 
     /// Updates the usage for an inode that is created (`sign` 1) or removed (-1) with its blocks.
     pub(super) fn charge_inode(&mut self, node: &NodeBlock, sign: i64) {
-        if node.is_inode() && self.has_limits() && !self.segments.disk().is_quota_ino(node.ino()) {
+        if node.is_inode() && self.quota.has_limits() && !self.segments.disk().is_quota_ino(node.ino()) {
             let charge = Charge::of(node);
             self.charge(charge.ids.map(Some), sign, sign * charge.blocks as i64);
         }

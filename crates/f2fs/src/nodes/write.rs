@@ -104,7 +104,7 @@ impl Nodes {
         if entry.is_free() {
             return Err(Error::corrupt(Place::Nat(nid), "a node in use has no address"));
         }
-        if entry.ino.0 == nid.0 && self.has_limits() {
+        if entry.ino.0 == nid.0 && self.quota.has_limits() {
             let inode = self.inode(entry.ino)?;
             self.charge_inode(&inode, -1);
         }

@@ -29,9 +29,13 @@ use snapshot::Snapshot;
 /// The device must already have the new size if the volume grows. If the volume shrinks, the caller may cut the device
 /// afterwards.
 ///
+/// After an error, the volume has its old size or its new size, and all its files. There is one exception: if the
+/// metadata areas must grow, a size between the two can remain: if the device fails, or if the way back to the old size finds
+/// no space or is refused. The superblock has the size; another call completes the resize.
+///
 /// # Errors
 /// [`Error::Invalid`] if the size is refused, with the reason; [`Error::ReadOnly`] if the volume cannot be changed;
-/// [`Error::NoSpace`] if blocks that must move find no place. The volume has its old size or its new size after any error.
+/// [`Error::NoSpace`] if blocks that must move find no place.
 pub fn resize(
     open: &mut dyn FnMut() -> Result<Engine>,
     bytes: u64,
@@ -44,20 +48,58 @@ pub fn resize(
         commit::go_home(device)?;
         volume = open()?;
     }
-    let mut plan = Plan::new(&mut volume, bytes)?;
+    let plan = Plan::new(&mut volume, bytes)?;
     plan.require_device(volume.device().geometry().size_bytes)?;
-    if let Some(first_bytes) = plan.first_bytes {
-        let first = Plan::new(&mut volume, first_bytes)?;
-        commit::carry_out(close(volume)?, &first)?;
-        volume = open()?;
-        plan = Plan { old_bytes: plan.old_bytes, ..Plan::new(&mut volume, bytes)? };
+    let Some(first_bytes) = plan.first_bytes else {
+        finish(volume, &plan, tell)?;
+        return Ok(plan);
+    };
+    let first = Plan::new(&mut volume, first_bytes)?;
+    let old_blocks_bytes = volume.superblock().blocks << volume.superblock().block_size.log();
+    match grow_in_two_steps(open, volume, &first, bytes, tell) {
+        Ok(last) => Ok(Plan { old_bytes: plan.old_bytes, ..last }),
+        Err(error) => {
+            // The second step is usually refused for a reason that does not prevent this. If this fails too, the size
+            // between the two remains, and the first error is the one to report.
+            let _ = shrink_back(open, &first, old_blocks_bytes);
+            Err(error)
+        }
     }
+}
+
+/// Moves blocks out of the way, closes the volume, and switches it to the geometry of a plan.
+fn finish(mut volume: Engine, plan: &Plan, tell: &mut dyn FnMut(u64)) -> Result<()> {
     if !plan.evacuated.is_empty() {
         volume.evacuate(plan.evacuated.clone(), plan.free_sections(), tell)?;
     }
-    let device = close(volume)?;
-    commit::carry_out(device, &plan)?;
+    commit::carry_out(close(volume)?, plan)
+}
+
+/// Grows in place by the `first` plan, which makes room to move the metadata areas, then to `bytes` bytes.
+fn grow_in_two_steps(
+    open: &mut dyn FnMut() -> Result<Engine>,
+    volume: Engine,
+    first: &Plan,
+    bytes: u64,
+    tell: &mut dyn FnMut(u64),
+) -> Result<Plan> {
+    commit::carry_out(close(volume)?, first)?;
+    let mut volume = open()?;
+    refuse_read_only(&volume)?;
+    let plan = Plan::new(&mut volume, bytes)?;
+    finish(volume, &plan, tell)?;
     Ok(plan)
+}
+
+/// Undoes the `first` of two steps of a growth, if the volume has the size that this step gave it.
+fn shrink_back(open: &mut dyn FnMut() -> Result<Engine>, first: &Plan, old_bytes: u64) -> Result<()> {
+    let mut volume = open()?;
+    refuse_read_only(&volume)?;
+    let plan = Plan::new(&mut volume, old_bytes)?;
+    if plan.old_bytes != first.new_bytes || plan.new_bytes != first.old_bytes {
+        return Ok(());
+    }
+    finish(volume, &plan, &mut |_| {})
 }
 
 fn refuse_read_only(volume: &Engine) -> Result<()> {

@@ -89,12 +89,15 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Refuses a device that is too small for the new size.
+    /// Refuses a device that is too small for the new size, of which a part at the end may remain unused.
     pub(super) fn require_device(&self, device_bytes: u64) -> Result<()> {
-        match self.new_bytes <= device_bytes {
+        let volume_bytes = |sb: &Superblock| sb.blocks << sb.block_size.log();
+        let needed = self.layouts.iter().map(|layout| volume_bytes(&layout.superblock)).max();
+        let needed = needed.expect("a plan has a layout");
+        match needed <= device_bytes {
             true => Ok(()),
             false => Err(Error::Invalid(
-                format!("the new size needs {} bytes, the device has {device_bytes}", self.new_bytes).into(),
+                format!("the new size needs {needed} bytes, the device has {device_bytes}").into(),
             )),
         }
     }
@@ -325,7 +328,8 @@ impl Facts {
         Ok(Layout { raw, superblock, set_aside, user_blocks })
     }
 
-    /// Gives the first device the segments from segment 0 on, and the last device the rest.
+    /// Gives the first device the segments from segment 0 on, and the last device the rest. Metadata areas that move stay
+    /// on the first device.
     fn place_devices(&self, raw: &mut raw::Superblock) -> Result<()> {
         let count = self.superblock.devices.len();
         if count < 2 {
@@ -334,7 +338,16 @@ impl Facts {
         let moved = (i64::from(raw.segment0_blkaddr.get()) - i64::from(self.segment0()))
             / i64::from(BLOCKS_PER_SEGMENT);
         let first = i64::from(raw.devs[0].total_segments.get()) - moved;
-        raw.devs[0].total_segments.set(u32::try_from(first).unwrap_or_default());
+        let metadata = raw.segment_count.get() - raw.segment_count_main.get();
+        let least = if moved == 0 { 1 } else { metadata };
+        let Some(first) = u32::try_from(first).ok().filter(|first| *first >= least) else {
+            let what = format!(
+                "the metadata areas must grow to {metadata} segments, and the first device has no room for the old and \
+                 the new ones: choose a smaller size"
+            );
+            return Err(Error::Invalid(what.into()));
+        };
+        raw.devs[0].total_segments.set(first);
         let before: u32 = raw.devs[..count - 1].iter().map(|device| device.total_segments.get()).sum();
         let last = raw.segment_count.get().checked_sub(before).filter(|last| *last > 0);
         let Some(last) = last else {
@@ -342,6 +355,12 @@ impl Facts {
         };
         raw.devs[count - 1].total_segments.set(last);
         Ok(())
+    }
+
+    /// Segments on all devices but the last one, which keeps at least one more.
+    fn segments_before_last_device(&self) -> u32 {
+        let others = self.superblock.devices.split_last().map_or(&[][..], |(_, others)| others);
+        others.iter().map(|device| device.segments).sum()
     }
 
     /// Smallest size in bytes that holds the content with the metadata areas as they are.
@@ -356,8 +375,11 @@ impl Facts {
             main <= sb.main.segments
                 && capacity.is_some_and(|(_, user_blocks)| user_blocks >= self.valid_blocks)
         };
-        let first = least.next_multiple_of(per_zone);
-        let found = (first..=most).step_by(per_zone as usize).find(fits)?;
+        let least = match self.superblock.devices.len() {
+            0 | 1 => least,
+            _ => least.max(self.segments_before_last_device() + 1),
+        };
+        let found = (least.next_multiple_of(per_zone)..=most).step_by(per_zone as usize).find(fits)?;
         Some(self.bytes_of(found))
     }
 

@@ -110,13 +110,35 @@ impl Holes {
     }
 }
 
-/// An allocated block.
-#[derive(Debug, Clone, Copy)]
+/// An allocated block, which must be [written](Self::written): one that is dropped instead is a panic.
+#[derive(Debug)]
+#[must_use = "the block is valid and has no content yet"]
 pub(super) struct Allocated {
     /// Its address.
     pub addr: BlockAddr,
     /// The next address of the log, null if the log is full. Node footers carry it for roll-forward recovery.
     pub next: BlockAddr,
+}
+
+impl Allocated {
+    /// Adds the block behind this one, or behind the last one that was added. They are written together.
+    pub(super) fn join(&mut self, behind: Allocated) {
+        self.next = behind.next;
+        std::mem::forget(behind);
+    }
+
+    /// Returns the address for the log, which gets the content in the same call.
+    pub(super) fn written(self) -> BlockAddr {
+        let addr = self.addr;
+        std::mem::forget(self);
+        addr
+    }
+}
+
+impl Drop for Allocated {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "{} is allocated and not written", self.addr);
+    }
 }
 
 impl Segments {

@@ -1,8 +1,9 @@
 //! The segment manager: which blocks are valid, protected or free, where the six logs write, and how much space is
 //! left.
 //!
-//! *Invariants*: a block is given out only if it is neither valid nor protected. The caller that takes
-//! a block writes it, and the caller that needs one has reserved space for it. Blocks that the layers above keep in memory
+//! *Invariants*: a block is given out only if it is neither valid nor protected
+//! ([`FreeBlock`](sit::FreeBlock)). The call that takes a block writes it (`Allocated`), and blocks are counted only
+//! while space is reserved ([`Reservation`]). Blocks that the layers above keep in memory
 //! are known here by their [number](Segments::set_waiting_pages) only.
 
 mod allocate;
@@ -31,6 +32,7 @@ pub(crate) use recovery::Needed;
 pub(crate) use replace::{FsyncMark, OldBlock, Replaced};
 pub(crate) use segment::Segment;
 pub(crate) use sit::SectionFacts;
+pub(crate) use space::Reservation;
 pub(crate) use summaries::NodeSummaries;
 
 use log::{Log, Logs};
@@ -72,12 +74,14 @@ pub(crate) struct Segments {
     recovering: Option<FxHashSet<SegNo>>,
     /// True if anything changed since the newest checkpoint.
     changed: bool,
-    /// True if a log has opened a segment since the free sections were last counted.
+    /// True if a log has opened a segment since upkeep last asked (`take_opened_segment`).
     opened_segment: bool,
     /// Free sections beyond those that cleaning needs; `None` if they must be counted again.
     spare_sections: Option<u32>,
     waiting: Waiting,
     turnover: Turnover,
+    /// Shared by the [`Reservation`]s that exist.
+    reservations: Arc<()>,
     /// Blocks that the warm data log has allocated since the last fsync wrote a marked node.
     since_fsync_blocks: u32,
     /// KiB written over the volume's life before it was opened.
@@ -161,6 +165,7 @@ impl Segments {
             spare_sections: None,
             waiting: Waiting::default(),
             turnover: Turnover::default(),
+            reservations: Arc::default(),
             since_fsync_blocks: 0,
             written_before: 0,
         })
@@ -250,6 +255,12 @@ impl Segments {
             let block = self.sit.free_block(self.disk.io(), addr).unwrap();
             self.sit.take(block, SegmentType::ColdData, 0);
         }
+    }
+
+    /// Allocates a block and leaves it without content.
+    pub(crate) fn allocate_only(&mut self, kind: SegmentType) {
+        let owner = crate::format::summary::Owner { nid: crate::units::Nid(3), version: 0, offset: 0 };
+        drop(self.allocate(kind, owner).unwrap());
     }
 
     /// Takes all blocks of a log's segment: the log is full.

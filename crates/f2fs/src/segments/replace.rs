@@ -60,17 +60,17 @@ impl Segments {
         seal: impl FnOnce(BlockAddr) -> &'a [u8],
     ) -> Result<BlockAddr> {
         let old = self.prepare_release(old)?;
-        let Allocated { addr, next } = self.allocate_node(log, owner, mark)?;
-        self.push(log, addr, seal(next))?;
+        let block = self.allocate_node(log, owner, mark)?;
+        let bytes = seal(block.next);
+        let addr = self.push(log, block, bytes)?;
         self.release(old)?;
         Ok(addr)
     }
 
     /// Takes the next block of a log for `owner` and adds `bytes` to the log. Returns the address of the block.
     pub(crate) fn append(&mut self, log: SegmentType, owner: Owner, bytes: &[u8]) -> Result<BlockAddr> {
-        let addr = self.allocate(log, owner)?.addr;
-        self.push(log, addr, bytes)?;
-        Ok(addr)
+        let block = self.allocate(log, owner)?;
+        self.push(log, block, bytes)
     }
 
     /// Takes consecutive blocks of a log and writes them from `bytes` past its pending run. `owner` returns the owner of
@@ -82,22 +82,26 @@ impl Segments {
         bytes: &[u8],
     ) -> Result<(BlockAddr, usize)> {
         let block_log = self.disk.geometry().block_size.log();
-        let first = self.allocate(log, owner(0))?;
-        let (mut count, mut next) = (1, first.next);
-        while count < bytes.len() >> block_log && next.0 == first.addr.0 + count as u32 {
+        let mut run = self.allocate(log, owner(0))?;
+        let mut count = 1;
+        while count < bytes.len() >> block_log && run.next.0 == run.addr.0 + count as u32 {
             // An error is left to the next allocation, which meets it again.
-            let Ok(place) = self.allocate(log, owner(count)) else { break };
-            (count, next) = (count + 1, place.next);
+            let Ok(block) = self.allocate(log, owner(count)) else { break };
+            run.join(block);
+            count += 1;
         }
-        let result = self.logs.write_through(self.disk.io(), log, first.addr, &bytes[..count << block_log]);
+        let first = run.written();
+        let result = self.logs.write_through(self.disk.io(), log, first, &bytes[..count << block_log]);
         self.pushed(result)?;
-        Ok((first.addr, count))
+        Ok((first, count))
     }
 
-    /// Adds the content of an allocated block to its log.
-    fn push(&mut self, log: SegmentType, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
+    /// Adds the content of an allocated block to its log. Returns the address of the block.
+    fn push(&mut self, log: SegmentType, block: Allocated, bytes: &[u8]) -> Result<BlockAddr> {
+        let addr = block.written();
         let result = self.logs.push(self.disk.io(), log, addr, bytes);
-        self.pushed(result)
+        self.pushed(result)?;
+        Ok(addr)
     }
 
     /// Reads the SIT entry that releasing a block changes. Damage of the entry is no error, see [`release`](Self::release).

@@ -1,5 +1,7 @@
 //! Space: blocks and nodes in use, free sections, and blocks that wait in memory.
 
+use std::sync::Arc;
+
 use super::{Counters, Segments};
 use crate::{
     Error, Result,
@@ -11,14 +13,23 @@ use crate::{
 /// left.
 const LEAST_FREE_SECTIONS: u32 = 8;
 
+/// Permission to take blocks, which the volume had when it was given. Only [`Segments::reserve`] gives it.
+#[must_use = "the permission ends when the reservation is dropped"]
+pub(crate) struct Reservation {
+    _live: Arc<()>,
+}
+
 impl Segments {
     /// The current counters.
     pub(crate) fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Counts newly allocated blocks.
+    /// Counts newly allocated blocks, for which the caller has a [`Reservation`].
     pub(crate) fn count_blocks(&mut self, blocks: u64) {
+        // Recovery takes only blocks that the fsync has found room for.
+        let is_reserved = Arc::strong_count(&self.reservations) > 1 || self.recovering.is_some();
+        assert!(is_reserved, "space is taken that nobody has reserved");
         self.counters.valid_blocks += blocks;
         self.turnover.taken_blocks += blocks;
     }
@@ -69,6 +80,13 @@ impl Segments {
             return Err(Error::no_space(self.disk.geometry().block_size, needed_blocks, free_blocks));
         }
         Ok(())
+    }
+
+    /// Reserves space for `blocks` blocks, or fails if fewer are available to users. The permission to take them lasts as
+    /// long as the result exists.
+    pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
+        self.require_space(blocks)?;
+        Ok(Reservation { _live: self.reservations.clone() })
     }
 
     /// Blocks that were taken since the last checkpoint, whatever was given back.

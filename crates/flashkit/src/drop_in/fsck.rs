@@ -1,21 +1,27 @@
-//! fsck.f2fs: checks a volume, and prints its parts.
+//! fsck.f2fs: checks and repairs a volume, and prints its parts.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use anyhow::Result;
+use block::{InUse, in_use};
+use image::Source;
 use lexopt::{Arg, Parser};
 
-use super::{Call, Done, Tool, no_device};
+use super::{Call, Done, Tool, further::add_devices, no_device, superblock_of};
+use crate::notice::notice;
 
 pub const TOOL: Tool = Tool {
     name: "fsck.f2fs",
     usage: "[options] device
-  -l          print the superblock and the checkpoint instead
-  -t          print the tree of names instead
-  -V          print the version
-  --dry-run   only check, as always
-  -a -c -C -d -f -g -H -m -O -p -q -S -y --kernel-check --no-kernel-check --debug-cache are accepted and have no effect here;
-  damage is reported and not repaired
+  -a -p [LEVEL]  repair if every part of the repair is certain
+  -f -y          repair everything that can be repaired
+  --dry-run      print the findings and the plan of a repair, and write nothing; this wins over the others
+  -l             print the superblock and the checkpoint instead
+  -t             print the tree of names instead
+  -V             print the version
+  -g android is -a; -c -C -d -H -m -O -q -S --kernel-check --no-kernel-check --debug-cache are accepted and have no
+  effect here. Without -a, -p, -f and -y, damage is reported and not repaired, and no question is asked.
+  A volume that is mounted read-only is checked, and not repaired.
 `flashkit fsck --help` describes the verb that does the work.",
     run,
     // As fsck(8) has them.
@@ -28,6 +34,7 @@ pub const TOOL: Tool = Tool {
 struct Options {
     device: Option<OsString>,
     work: Work,
+    policy: Policy,
 }
 
 /// The purpose of a call.
@@ -43,24 +50,69 @@ enum Work {
     Help,
 }
 
-fn run(parser: Parser) -> Result<Done> {
-    let options = parse(parser)?;
-    match options.work {
-        Work::Version => Ok(Done::Version),
-        Work::Help => Ok(Done::Help),
-        work => call(work, options.device.ok_or_else(no_device)?),
+/// Repairs that a call allows. Of several, the greatest counts.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Policy {
+    /// None, without an option.
+    #[default]
+    Check,
+    /// `-a`, `-p`: those in which everything is certain.
+    Safe,
+    /// `-f`, `-y`: every one.
+    All,
+    /// `--dry-run`: none, and the plan is printed.
+    Plan,
+}
+
+impl Policy {
+    /// Returns the option of the verb.
+    fn option(self) -> Option<&'static str> {
+        match self {
+            Policy::Check => None,
+            Policy::Safe => Some("-p"),
+            Policy::All => Some("-y"),
+            Policy::Plan => Some("-n"),
+        }
     }
 }
 
-fn call(work: Work, device: OsString) -> Result<Done> {
-    let verb = match work {
-        Work::PrintHead => return super::dump::run(Parser::from_args([OsString::from("-d1"), device])),
-        Work::PrintTree => "tree",
-        _ => "fsck",
-    };
+fn run(parser: Parser) -> Result<Done> {
+    let options = parse(parser)?;
+    let device = || options.device.clone().ok_or_else(no_device);
+    match options.work {
+        Work::Version => Ok(Done::Version),
+        Work::Help => Ok(Done::Help),
+        Work::PrintHead => super::dump::run(Parser::from_args([OsString::from("-d1"), device()?])),
+        Work::PrintTree => call("tree", Policy::Check, device()?)?.run(),
+        Work::Check => {
+            let device = device()?;
+            let policy = match mounted_read_only(&device) {
+                Some(user) if matches!(options.policy, Policy::Safe | Policy::All) => {
+                    notice!("fsck.f2fs: {}: {user}: it is checked, and not repaired", Source::parse(&device));
+                    Policy::Check
+                }
+                _ => options.policy,
+            };
+            call("fsck", policy, device)?.run()
+        }
+    }
+}
+
+fn call(verb: &str, policy: Policy, device: OsString) -> Result<Call> {
     let mut call = Call::new(verb);
+    policy.option().into_iter().for_each(|option| call.flag(option));
+    // The verb reports a device that has no superblock.
+    if let Ok((superblock, _)) = superblock_of(&device) {
+        add_devices(&mut call, &device, &superblock)?;
+    }
     call.places([device]);
-    call.run()
+    Ok(call)
+}
+
+/// Returns the mount of a device if it writes nothing, as that of the root directory when the system starts.
+fn mounted_read_only(device: &OsStr) -> Option<InUse> {
+    let user = in_use(Source::parse(device).path()).ok().flatten()?;
+    matches!(user, InUse::Mounted { read_only: true, .. }).then_some(user)
 }
 
 fn parse(mut parser: Parser) -> Result<Options> {
@@ -71,16 +123,34 @@ fn parse(mut parser: Parser) -> Result<Options> {
             Arg::Short('h') | Arg::Long("help") => return Ok(Options { work: Work::Help, ..options }),
             Arg::Short('l') => options.work = Work::PrintHead,
             Arg::Short('t') => options.work = Work::PrintTree,
-            Arg::Short('a' | 'f' | 'H' | 'S' | 'y') => {}
-            Arg::Long("dry-run" | "kernel-check" | "no-kernel-check" | "debug-cache") => {}
-            Arg::Short('c' | 'C' | 'd' | 'g' | 'm' | 'O' | 'q') => _ = parser.value()?,
-            // The level is optional: fsck(8) passes -p alone.
-            Arg::Short('p') => skip_level(&mut parser)?,
+            Arg::Short('a') => options.allow(Policy::Safe),
+            Arg::Short('f' | 'y') => options.allow(Policy::All),
+            Arg::Long("dry-run") => options.allow(Policy::Plan),
+            Arg::Short('p') => {
+                options.allow(Policy::Safe);
+                // The level is optional: fsck(8) passes -p alone.
+                skip_level(&mut parser)?;
+            }
+            // The set of defaults for Android has -a.
+            Arg::Short('g') => {
+                if parser.value()? == "android" {
+                    options.allow(Policy::Safe);
+                }
+            }
+            Arg::Short('H' | 'S') => {}
+            Arg::Long("kernel-check" | "no-kernel-check" | "debug-cache") => {}
+            Arg::Short('c' | 'C' | 'd' | 'm' | 'O' | 'q') => _ = parser.value()?,
             Arg::Value(device) if options.device.is_none() => options.device = Some(device),
             unknown => return Err(unknown.unexpected().into()),
         }
     }
     Ok(options)
+}
+
+impl Options {
+    fn allow(&mut self, policy: Policy) {
+        self.policy = self.policy.max(policy);
+    }
 }
 
 /// Skips the next word if it is a number and not the last word, which is the device.
@@ -101,17 +171,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_calls_of_init_systems_and_partition_editors_are_checks() {
-        for line in [
-            &["-a", "/dev/x"][..],
-            &["-p", "/dev/x"],
-            &["-p", "1", "/dev/x"],
-            &["-p1", "/dev/x"],
-            &["-f", "-y", "-a", "/dev/x"],
-            &["--dry-run", "/dev/x"],
-            &["-g", "android", "-O", "encrypt", "--no-kernel-check", "-d", "1", "/dev/x"],
-        ] {
-            let expected = Options { device: Some("/dev/x".into()), work: Work::Check };
+    fn the_calls_of_init_systems_and_partition_editors_allow_repairs() {
+        let lines: [(&[&str], Policy); 11] = [
+            // systemd-fsck, fsck(8), libblockdev
+            (&["-a", "/dev/x"], Policy::Safe),
+            (&["-p", "/dev/x"], Policy::Safe),
+            (&["-p", "1", "/dev/x"], Policy::Safe),
+            (&["-p1", "/dev/x"], Policy::Safe),
+            (&["--dry-run", "/dev/x"], Policy::Plan),
+            // GParted
+            (&["-f", "-y", "-a", "/dev/x"], Policy::All),
+            (&["-f", "-a", "/dev/x"], Policy::All),
+            // Android, scripts
+            (&["-g", "android", "-O", "encrypt", "--no-kernel-check", "-d", "1", "/dev/x"], Policy::Safe),
+            (&["-g", "other", "-c", "9", "-m", "16", "-C", "utf8", "-q", "1", "-S", "/dev/x"], Policy::Check),
+            (&["-y", "--dry-run", "-f", "/dev/x"], Policy::Plan),
+            (&["/dev/x"], Policy::Check),
+        ];
+        for (line, policy) in lines {
+            let expected = Options { device: Some("/dev/x".into()), work: Work::Check, policy };
             assert_eq!(parse(Parser::from_args(line)).unwrap(), expected, "{line:?}");
         }
         assert_eq!(parse(Parser::from_args(["-p", "7"])).unwrap().device, Some("7".into()));

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
 };
 
@@ -12,7 +11,7 @@ use image::Source;
 use lexopt::{Arg, Parser};
 
 use super::{Call, Done, FAILED, MISUSED, Tool, no_device, number};
-use crate::{notice::notice, target};
+use crate::{host, notice::notice, target};
 
 /// Longest label in bytes.
 const LABEL_BYTES: usize = 512;
@@ -189,17 +188,11 @@ impl Rest {
 
 /// Refuses a zoned device, which `-m` asks for. Any other device gets an ordinary volume.
 fn refuse_zones(path: &Path) -> Result<()> {
-    let facts = std::fs::metadata(path).with_context(|| path.display().to_string())?;
-    let device = facts.rdev();
-    let of = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    // A partition has the queue of its disk.
-    let queues = ["queue/zoned", "../queue/zoned"].map(|queue| format!("{of}/{queue}"));
-    let model = queues.iter().find_map(|queue| std::fs::read_to_string(queue).ok());
-    match model.as_deref().map(str::trim) {
-        Some(model) if model != "none" && facts.file_type().is_block_device() => {
+    match host::zone_model(path).with_context(|| path.display().to_string())? {
+        Some(model) => {
             bail!("{}: a zoned device ({model}); flashkit makes no volumes on zoned devices", path.display())
         }
-        _ => {
+        None => {
             notice!("mkfs.f2fs: {}: -m has no effect: not a zoned device", path.display());
             Ok(())
         }

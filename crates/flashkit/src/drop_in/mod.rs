@@ -5,18 +5,32 @@
 
 mod dump;
 mod fsck;
+mod further;
 mod label;
 mod mkfs;
 mod number;
+mod resize;
 mod sload;
 
-use std::{ffi::OsString, path::Path, process::ExitCode};
+use std::{
+    env::consts::EXE_SUFFIX,
+    ffi::{OsStr, OsString},
+    path::Path,
+    process::ExitCode,
+};
 
-use anyhow::Result;
-use clap::Parser as _;
+use anyhow::{Context, Result};
+use f2fs::{engine, format::superblock::Superblock};
+use image::Source;
 use lexopt::Parser;
 
-use crate::{cli::Cli, notice::notice, render, verbs};
+use crate::{
+    cli::Cli,
+    notice::notice,
+    render,
+    target::{open_device, with_content},
+    verbs,
+};
 
 /// Version of f2fs-tools whose options the tools have. Callers compare it with the least version that they
 /// support (libblockdev: 1.11.0 for checks, 1.12.0 for shrinking).
@@ -53,12 +67,13 @@ enum Done {
     Help,
 }
 
-const TOOLS: [Tool; 5] = [mkfs::TOOL, sload::TOOL, fsck::TOOL, dump::TOOL, label::TOOL];
+const TOOLS: [Tool; 6] = [mkfs::TOOL, sload::TOOL, fsck::TOOL, resize::TOOL, dump::TOOL, label::TOOL];
 
 /// Returns the tool that the program's own name denotes. Android writes `_` for the dot, and `make_f2fs` for
 /// mkfs.f2fs.
 pub fn tool(arguments: &[OsString]) -> Option<&'static Tool> {
     let name = Path::new(arguments.first()?).file_name()?.to_str()?;
+    let name = name.strip_suffix(EXE_SUFFIX).unwrap_or(name);
     let name = match name {
         "make_f2fs" => "mkfs.f2fs".into(),
         other => other.replace("_f2fs", ".f2fs"),
@@ -135,7 +150,7 @@ impl Call {
 
     /// Runs the verb.
     fn run(self) -> Result<Done> {
-        match Cli::try_parse_from(self.0) {
+        match Cli::of(self.0) {
             Ok(cli) => Ok(Done::Verb(verbs::run(cli.verb)?)),
             Err(told) => {
                 // Standard error may be closed, and then nothing can be reported.
@@ -144,6 +159,17 @@ impl Call {
             }
         }
     }
+}
+
+/// Returns the superblock of a volume by its first device, and the sizes of its devices in bytes.
+fn superblock_of(device: &OsStr) -> Result<(Superblock, Vec<u64>)> {
+    let source = Source::parse(device);
+    let name = || source.to_string();
+    let (superblock, _) = engine::read_superblock(&*open_device(&source)?, u64::MAX)
+        .map_err(|error| with_content(&source, error.into()))
+        .with_context(name)?;
+    let sizes = engine::device_bytes(&superblock).collect();
+    Ok((superblock, sizes))
 }
 
 /// Returns the error of a missing device.
@@ -167,6 +193,7 @@ mod tests {
         assert_eq!(name("/usr/sbin/mkfs.f2fs"), Some("mkfs.f2fs"));
         assert_eq!(name("make_f2fs"), Some("mkfs.f2fs"));
         assert_eq!(name("out/host/sload_f2fs"), Some("sload.f2fs"));
+        assert_eq!(name("/sbin/resize.f2fs"), Some("resize.f2fs"));
         assert_eq!(name("flashkit"), None);
         assert_eq!(tool(&[]).map(|tool| tool.name), None);
     }

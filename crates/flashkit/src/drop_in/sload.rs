@@ -66,7 +66,7 @@ struct Compression {
 
 /// A parsed command line.
 enum Parsed {
-    Call(Call, Rest),
+    Call(Call, Box<Rest>),
     /// A call for the version or for help.
     Ended(Done),
 }
@@ -114,7 +114,7 @@ fn parse(mut parser: Parser) -> Result<Parsed> {
             _ => rest.compression.option(&mut call, letter, &mut parser)?,
         }
     }
-    Ok(Parsed::Call(call, rest))
+    Ok(Parsed::Call(call, Box::new(rest)))
 }
 
 impl Compression {

@@ -1,23 +1,20 @@
 //! `card`: modelled flash devices in files.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::{OnceLock, mpsc},
-};
+#[cfg(unix)]
+mod serve;
 
-use anyhow::{Context, Result};
-use block::nbd::Address;
-use flash::{Condition, Profile, ReplayTiming, TraceFormat, verbs};
+use std::{path::PathBuf, sync::OnceLock};
 
-use crate::{notice::notice, render, size, suggested::Suggested};
+use anyhow::Result;
+use flash::{Condition, Profile, ReplayTiming, verbs};
+
+use crate::{render, size, suggested::Suggested};
 
 /// Arguments of `card`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   flashkit card list
   flashkit card new sd.card --profile transcend-16g-desktop
-  flashkit card serve sd.card --nbd unix:/tmp/sd.sock
-  flashkit card serve sd.card --nbd 127.0.0.1:10809 --faults plan.toml --trace requests.fio
   flashkit card replay requests.fio --profile bergmann-stick")]
 pub struct Args {
     #[command(subcommand)]
@@ -64,28 +61,8 @@ The card is two files: FILE holds its data, and FILE.card its profile, mapping a
         preconditioned: bool,
     },
     /// Serve a card over NBD until interrupted.
-    #[command(after_help = "Examples:
-  flashkit card serve sd.card --nbd unix:/tmp/sd.sock
-  nbdcopy image.img 'nbd+unix:///?socket=/tmp/sd.sock'
-  flashkit card serve sd.card --nbd 127.0.0.1:10809 --faults plan.toml --trace requests.fio")]
-    Serve {
-        /// The card.
-        file: PathBuf,
-        /// Address of the server: unix:PATH, or HOST:PORT on loopback.
-        #[arg(long, value_name = "ADDRESS")]
-        nbd: Address,
-        /// Take as long as the card would, for clients that only know the wall clock.
-        #[arg(long)]
-        realtime: bool,
-        /// Faults to inject, as TOML: seed, power_cut_at, unreadable_bytes, loses_mapping, drops_flushes,
-        /// jitter, stall_chance, stall_ns.
-        #[arg(long, value_name = "FILE")]
-        faults: Option<PathBuf>,
-        /// Record the requests: FILE.blkparse as blkparse prints them, FILE.fio as fio logs them, any other
-        /// name as lines of JSON.
-        #[arg(long, value_name = "FILE")]
-        trace: Option<PathBuf>,
-    },
+    #[cfg(unix)]
+    Serve(serve::Args),
     /// Replay recorded requests on a new card, and print its counters.
     #[command(after_help = "Examples:
   flashkit card replay requests.fio --profile bergmann-stick
@@ -147,28 +124,8 @@ pub fn run(args: &Args) -> Result<()> {
             let how = verbs::NewCard { size_bytes: *size, condition: Condition::from(*preconditioned) };
             Ok(verbs::new(file, verbs::profile(profile)?, how)?)
         }
-        What::Serve { file, nbd, realtime, faults, trace } => {
-            let (send, interrupted) = mpsc::channel();
-            ctrlc::set_handler(move || {
-                let _ = send.send(());
-            })
-            .context("waiting for an interrupt")?;
-            let faults = faults.as_deref().map(verbs::fault_plan).transpose()?.unwrap_or_default();
-            let how = verbs::Serve { real_time: *realtime, faults, trace: trace.is_some() };
-            let serving = verbs::serve(file, nbd, how)?;
-            notice!("{}: served at {}; Ctrl-C ends it", file.display(), serving.uri());
-            let _ = interrupted.recv();
-            let card = serving.card().clone();
-            if !card.with_model(|model| model.is_powered()) {
-                notice!("{}: the power was cut as planned, and is on again", file.display());
-            }
-            let stopped = serving.stop();
-            if let Some(path) = trace {
-                let text = card.stop_trace().to_text(format_of(path));
-                std::fs::write(path, text).with_context(|| path.display().to_string())?;
-            }
-            Ok(stopped?)
-        }
+        #[cfg(unix)]
+        What::Serve(args) => serve::run(args),
         What::Replay { trace, profile, preconditioned, keep_times } => {
             let profile = verbs::profile(profile)?;
             let timing = if *keep_times { ReplayTiming::AsRecorded } else { ReplayTiming::BackToBack };
@@ -179,14 +136,5 @@ pub fn run(args: &Args) -> Result<()> {
             let stats = verbs::stats(file)?;
             render::print(&stats, args.json, |stats, out| write!(out, "{}", stats.to_text()))
         }
-    }
-}
-
-/// Returns the format of a trace, according to its file's name.
-fn format_of(path: &Path) -> TraceFormat {
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("blkparse") => TraceFormat::Blkparse,
-        Some("fio") => TraceFormat::FioIolog,
-        _ => TraceFormat::Json,
     }
 }

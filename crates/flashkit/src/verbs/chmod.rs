@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use f2fs::{
-    engine::{FinalSymlink, SetAttr},
+    engine::{Caller, FinalSymlink, SetAttr},
     format::FileType,
 };
 
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<()> {
                 let old = volume.stat(ino).with_context(context)?.mode;
                 let permissions = Some(args.mode.apply(old, kind));
                 let set = SetAttr { permissions, ..SetAttr::default() };
-                volume.set_attr(ino, &set).with_context(context)?;
+                volume.begin(Caller::ADMIN).set_attr(ino, &set).with_context(context)?;
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use crate::{
     target::{Further, Target},
 };
 use anyhow::{Context, Result};
-use f2fs::engine::FinalSymlink;
+use f2fs::engine::{Caller, FinalSymlink};
 
 /// Arguments of `chown`.
 #[derive(clap::Args)]
@@ -32,7 +32,10 @@ pub fn run(args: &Args) -> Result<()> {
     Target::change_all(&args.targets, &args.further, |volume, target| {
         let mut below = Below::new(volume, &target.path, FinalSymlink::NoFollow, args.recursive)?;
         while let Some((ino, _)) = below.next(volume)? {
-            volume.change_owner(ino, args.owner.0, args.owner.1).with_context(|| below.shown())?;
+            volume
+                .begin(Caller::ADMIN)
+                .change_owner(ino, args.owner.0, args.owner.1)
+                .with_context(|| below.shown())?;
         }
         Ok(())
     })

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 use f2fs::{
-    engine::{Engine, FinalSymlink},
+    engine::{Caller, Engine, FinalSymlink},
     format::FileType,
     units::Ino,
 };
@@ -99,7 +99,11 @@ fn change(args: &Args) -> Result<()> {
             if !is_file || stat.compression.is_none() || stat.released == args.release {
                 continue;
             }
-            let done = if args.release { volume.release_saved(ino) } else { volume.reserve_saved(ino) };
+            let done = if args.release {
+                volume.begin(Caller::ADMIN).release_saved(ino)
+            } else {
+                volume.begin(Caller::ADMIN).reserve_saved(ino)
+            };
             done.with_context(|| below.shown())?;
         }
         Ok(())

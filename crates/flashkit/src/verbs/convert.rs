@@ -1,15 +1,14 @@
 //! `convert`: copies an image in one format to another.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use block::Device;
+use image::Source;
 use indicatif::{BinaryBytes, ProgressBar};
 
 use crate::{
+    host,
     interrupt::Outcome,
     notice::notice,
     output::{Existing, Form, Fresh, Output, write_sparse},
@@ -23,26 +22,31 @@ const STEP_BYTES: usize = 1 << 20;
 /// Arguments of `convert`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "The format of the source follows from its first bytes: raw, Android sparse, qcow2 with its backing \
-files. Zeroes become holes of a raw image, and fill chunks of a sparse image.
+    after_help = "The format of the source follows from its first bytes: raw, Android sparse, qcow2. --format names it; \
+qcow2 backing files need that. Zeroes become holes of a raw image, and fill chunks of a sparse image.
+
+A block device, a partition of an existing disk or an NBD export is written in place; bytes behind the image stay. -f
+overwrites content that is recognized there.
 
 Examples:
   flashkit convert userdata.simg userdata.img
   flashkit convert userdata.img userdata.simg --to sparse
   flashkit convert sd.img#2 root.img
-  flashkit convert disk.qcow2 disk.img"
+  flashkit convert disk.qcow2 disk.img
+  flashkit convert userdata.simg /dev/mmcblk0p2
+  flashkit convert overlay.qcow2 disk.img --format qcow2"
 )]
 pub struct Args {
     /// The image, or a partition of it as IMAGE#NUMBER or IMAGE#NAME.
     from: PathBuf,
-    /// The new image, which appears when it is complete.
+    /// The new image, which appears when it is complete; or a block device, partition or NBD export.
     output: PathBuf,
     #[command(flatten)]
     range: Range,
     /// Format of the new image.
-    #[arg(long = "to", value_name = "FORMAT", value_enum, default_value_t = Format::Raw)]
-    format: Format,
-    /// Replace an existing file.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Raw)]
+    to: Format,
+    /// Replace an existing file, or overwrite the content of a device.
     #[arg(short, long)]
     force: bool,
     /// Print nothing but errors.
@@ -64,11 +68,18 @@ pub fn run(args: &Args) -> Result<()> {
     let source = args.range.of(&args.from);
     let device = open_device(&source)?;
     let bytes = device.geometry().size_bytes;
-    Existing::look(&image::Source::parse(&args.output), args.force)?;
-    let outcome = Outcome::new(format!("{}: nothing was written", args.output.display()));
+    let to = Source::parse(&args.output);
+    let existing = Existing::look(&to, args.force)?;
+    if let Existing::InPlace { bytes: space } = existing {
+        require_place(args, &source, &to, bytes, space)?;
+    }
+    let outcome = Outcome::new(match existing {
+        Existing::InPlace { .. } => format!("{to}: the image on it is incomplete; run convert again"),
+        Existing::Nothing | Existing::File { .. } => format!("{to}: nothing was written"),
+    });
     let bar = progress::bytes("converting", Some(bytes), args.quiet);
-    match args.format {
-        Format::Raw => to_raw(&*device, &args.output, &bar).with_context(|| source.to_string())?,
+    match args.to {
+        Format::Raw => to_raw(&*device, &to, existing, &bar).with_context(|| source.to_string())?,
         Format::Sparse => {
             let fresh = Fresh::new(&args.output)?;
             write_sparse(&*device, &fresh, std::iter::once(0..bytes).collect(), &bar)
@@ -84,23 +95,46 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn to_raw(device: &dyn Device, to: &Path, bar: &ProgressBar) -> Result<()> {
-    let output = Output::file(to, device.geometry().size_bytes, Form::Raw)?;
-    copy(device, &*output.device, bar)?;
+/// Refuses to write `bytes` of an image in place to a device or partition of `space` bytes that cannot take them.
+fn require_place(args: &Args, from: &Source, to: &Source, bytes: u64, space: u64) -> Result<()> {
+    if args.to == Format::Sparse {
+        bail!("{to}: --to sparse makes a file; without it, the bytes of the image are written here");
+    }
+    if host::is_same(from.path(), to.path()) {
+        bail!("{to}: it is on the disk of {from}; convert that to a file first");
+    }
+    if bytes > space {
+        bail!("{to}: {space} bytes, too small for the {bytes} bytes of {from}; nothing was written");
+    }
+    Ok(())
+}
+
+fn to_raw(device: &dyn Device, to: &Source, existing: Existing, bar: &ProgressBar) -> Result<()> {
+    let output = match existing {
+        Existing::InPlace { .. } => Output::in_place(to)?,
+        Existing::Nothing | Existing::File { .. } => {
+            Output::file(to.path(), device.geometry().size_bytes, Form::Raw)?
+        }
+    };
+    copy(device, &output, bar)?;
     output.finish()
 }
 
-/// Copies everything but zeroes to a device that reads as zeroes.
-fn copy(from: &dyn Device, to: &dyn Device, bar: &ProgressBar) -> io::Result<()> {
+/// Copies an image. Zeroes are left out if the output reads as zeroes.
+fn copy(from: &dyn Device, to: &Output, bar: &ProgressBar) -> io::Result<()> {
     let bytes = from.geometry().size_bytes;
     let mut buf = vec![0; STEP_BYTES];
     for at in (0..bytes).step_by(STEP_BYTES) {
         let step = &mut buf[..(bytes - at).min(STEP_BYTES as u64) as usize];
         from.read(at, step)?;
-        for (n, block) in
-            step.chunks(4096).enumerate().filter(|(_, block)| block.iter().any(|byte| *byte != 0))
-        {
-            to.write(at + n as u64 * 4096, block)?;
+        if to.is_blank {
+            for (n, block) in
+                step.chunks(4096).enumerate().filter(|(_, block)| block.iter().any(|byte| *byte != 0))
+            {
+                to.device.write(at + n as u64 * 4096, block)?;
+            }
+        } else {
+            to.device.write(at, step)?;
         }
         bar.set_position(at + step.len() as u64);
     }

@@ -1,39 +1,24 @@
 //! `cp`: copies files into a volume, or out of it. `import` and `export` are for whole trees.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     fs::File,
-    io::{self, Read, Write},
-    os::{
-        fd::OwnedFd,
-        unix::{
-            ffi::OsStrExt,
-            fs::{FileTypeExt, MetadataExt},
-        },
-    },
-    path::{Path, PathBuf},
-    sync::Arc,
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf, is_separator},
 };
 
 use anyhow::{Context, Result, bail};
 use f2fs::{
-    engine::{Engine, FinalSymlink, NewNode, SetAttr},
+    engine::{Caller, Engine, FinalSymlink, NewNode, SetAttr},
     format::FileType,
-    units::{Ino, Time},
+    units::Ino,
 };
-use f2fs_tree::{DirSink, ExportOptions, Owners, VolumeSource, export, make_private};
-
-use rustix::{
-    fs::{
-        AtFlags, Mode, OFlags, RenameFlags, SeekFrom, open, renameat, renameat_with, seek, statat, unlinkat,
-    },
-    io::Errno,
-};
+use f2fs_tree::{ExportOptions, VolumeSource, export};
 
 use crate::{
-    interrupt,
+    host::{self, Unfinished},
     notice::notice,
-    output, render,
+    render,
     target::{Further, Target, destination},
 };
 
@@ -117,15 +102,13 @@ fn put_file(volume: &mut Engine, from: &Path, to: &Target) -> Result<()> {
     let mut file = File::open(from)?;
     let meta = file.metadata()?;
     let leaf = from.file_name().context("the path has no file name")?.as_encoded_bytes();
-    let ino = make(volume, to, leaf, (meta.mode() & 0o777) as u16)?;
-    // A file with fewer blocks than bytes has holes. Files that the kernel generates look the same, and only
-    // a read finds their end.
-    match meta.blocks() * 512 < meta.len() {
+    let (permissions, mtime) = host::permissions_and_time(&meta);
+    let ino = make(volume, to, leaf, permissions)?;
+    match host::may_have_holes(&meta) {
         true => put_around_holes(volume, ino, &mut file, meta.len())?,
         false => _ = put_content(volume, ino, 0, &mut file)?,
     }
-    let mtime = Time { seconds: meta.mtime(), nanoseconds: meta.mtime_nsec() as u32 };
-    Ok(volume.set_attr(ino, &SetAttr { mtime: Some(mtime), ..SetAttr::default() })?)
+    Ok(volume.begin(Caller::ADMIN).set_attr(ino, &SetAttr { mtime: Some(mtime), ..SetAttr::default() })?)
 }
 
 fn put_stream(volume: &mut Engine, to: &Target) -> Result<()> {
@@ -144,12 +127,14 @@ fn make(volume: &mut Engine, to: &Target, leaf: &[u8], permissions: u16) -> Resu
     let (dir, leaf) = destination(volume, to, leaf, FileType::Regular)?;
     match volume.resolve_from(dir, &leaf, FinalSymlink::Follow) {
         Ok(there) => {
-            volume.truncate(there, 0)?;
+            volume.begin(Caller::ADMIN).truncate(there, 0)?;
             Ok(there)
         }
-        Err(f2fs::Error::NotFound) => {
-            Ok(volume.create(dir, &leaf, &NewNode::new(FileType::Regular.mode_bits() | permissions))?)
-        }
+        Err(f2fs::Error::NotFound) => Ok(volume.begin(Caller::ADMIN).create(
+            dir,
+            &leaf,
+            &NewNode::new(FileType::Regular.mode_bits() | permissions),
+        )?),
         Err(error) => Err(error.into()),
     }
 }
@@ -158,17 +143,14 @@ fn make(volume: &mut Engine, to: &Target, leaf: &[u8], permissions: u16) -> Resu
 fn put_around_holes(volume: &mut Engine, ino: Ino, file: &mut File, bytes: u64) -> Result<()> {
     let mut offset = 0;
     while offset < bytes {
-        let start = match seek(&*file, SeekFrom::Data(offset)) {
-            Ok(start) => start,
+        // Files of the kernel may not know holes at all.
+        let Some(data) = host::next_data(file, offset, bytes).unwrap_or(Some(offset..bytes)) else {
             // The rest is a hole.
-            Err(Errno::NXIO) => return Ok(volume.truncate(ino, bytes)?),
-            // The host does not report holes.
-            Err(_) => offset,
+            return Ok(volume.begin(Caller::ADMIN).truncate(ino, bytes)?);
         };
-        let end = seek(&*file, SeekFrom::Hole(start)).unwrap_or(bytes);
-        seek(&*file, SeekFrom::Start(start))?;
-        offset = put_content(volume, ino, start, &mut file.take(end - start))?;
-        if offset < end {
+        file.seek(SeekFrom::Start(data.start))?;
+        offset = put_content(volume, ino, data.start, &mut file.take(data.end - data.start))?;
+        if offset < data.end {
             break;
         }
     }
@@ -185,7 +167,7 @@ fn put_content(volume: &mut Engine, ino: Ino, mut offset: u64, content: &mut dyn
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error.into()),
         };
-        volume.write(ino, offset, &chunk[..count])?;
+        volume.begin(Caller::ADMIN).write(ino, offset, &chunk[..count])?;
         offset += count as u64;
     }
 }
@@ -200,7 +182,7 @@ fn take(from: &Target, to: &Path, args: &Args) -> Result<u64> {
         return Ok(0);
     }
     let there = std::fs::metadata(to).map(|meta| meta.file_type());
-    if there.is_ok_and(|kind| kind.is_char_device() || kind.is_fifo()) {
+    if there.is_ok_and(host::is_stream) {
         let name = || to.display().to_string();
         let mut out = File::options().write(true).open(to).with_context(name)?;
         return super::cat::print(from, &args.further, &mut out).map(|()| 0).with_context(name);
@@ -214,12 +196,11 @@ fn take(from: &Target, to: &Path, args: &Args) -> Result<u64> {
     let shown = || path.display().to_string();
     let is_there = || -> Result<u64> { bail!("{}: exists already; -f replaces it", path.display()) };
     let unfinished = Unfinished::new(&folder, &name)?;
-    if !args.force && statat(&unfinished.folder, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+    if !args.force && unfinished.is_taken() {
         return is_there();
     }
     let mut source = VolumeSource::new(&volume, ino, name.as_encoded_bytes())?;
-    let dir = unfinished.dir.try_clone().with_context(shown)?;
-    let mut sink = DirSink::at(dir, &folder, Owners::permitted())?;
+    let mut sink = unfinished.sink()?;
     let mut lost = |error: &f2fs::Error| {
         // The source has the path on the host.
         let f2fs::Error::Lost { source, .. } = error else { return notice!("flashkit: {from}: {error}") };
@@ -237,81 +218,18 @@ fn take(from: &Target, to: &Path, args: &Args) -> Result<u64> {
     }
     let finished = if args.force { unfinished.replace() } else { unfinished.finish() };
     match finished {
-        Err(Errno::EXIST) => is_there(),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => is_there(),
         renamed => renamed.map(|()| done.losses).with_context(shown),
-    }
-}
-
-/// An unfinished file of the host, in its own directory beside its final place, which no other user may write
-/// to. All operations use handles, so other users with write access to the folder cannot redirect them.
-/// Dropping it removes the remains.
-struct Unfinished {
-    folder: OwnedFd,
-    dir: OwnedFd,
-    /// Name of the directory.
-    dir_name: OsString,
-    /// Name of the file, in both directories.
-    name: OsString,
-}
-
-impl Unfinished {
-    fn new(path: &Path, name: &OsStr) -> Result<Arc<Unfinished>> {
-        let shown = || path.display().to_string();
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = open(path, flags, Mode::empty()).with_context(shown)?;
-        let leaf = |path: &Path| path.file_name().unwrap_or_default().to_owned();
-        let (dir, temporary) = tempfile::Builder::new()
-            .prefix(output::HIDDEN)
-            .make_in(path, |path| make_private(&folder, leaf(path).as_ref()))
-            .map_err(output::without_path)
-            .with_context(shown)?
-            .into_parts();
-        // From here on, the directory is removed through the handles.
-        let dir_name = leaf(&temporary.keep().with_context(shown)?);
-        let unfinished = Arc::new(Unfinished { folder, dir, dir_name, name: name.to_owned() });
-        let interrupted = Arc::downgrade(&unfinished);
-        interrupt::clean_up(move || {
-            if let Some(unfinished) = interrupted.upgrade() {
-                unfinished.remove();
-            }
-        });
-        Ok(unfinished)
-    }
-
-    /// Moves the file to its final place, if the name is free.
-    fn finish(&self) -> Result<(), Errno> {
-        match renameat_with(&self.dir, &self.name, &self.folder, &self.name, RenameFlags::NOREPLACE) {
-            // The host's file system does not know the flag. The caller has checked that the name is free.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => self.replace(),
-            done => done,
-        }
-    }
-
-    /// Moves the file to its final place, in place of another one.
-    fn replace(&self) -> Result<(), Errno> {
-        renameat(&self.dir, &self.name, &self.folder, &self.name)
-    }
-
-    fn remove(&self) {
-        // The file may already be in its final place.
-        let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
-        let _ = unlinkat(&self.folder, &self.dir_name, AtFlags::REMOVEDIR);
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        self.remove();
     }
 }
 
 /// Returns the host's directory that receives a file, and its name there.
 fn place(from: &Target, to: &Path) -> Result<(PathBuf, OsString)> {
     if to.is_dir() {
-        return Ok((to.to_path_buf(), OsStr::from_bytes(from.name()).to_owned()));
+        return Ok((to.to_path_buf(), host::name_of(from.name()).with_context(|| from.to_string())?));
     }
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if to.as_os_str().as_encoded_bytes().ends_with(b"/") {
+    if to.as_os_str().as_encoded_bytes().last().is_some_and(|last| is_separator(char::from(*last))) {
         bail!("{}: no such directory", to.display());
     }
     if !folder.is_dir() {

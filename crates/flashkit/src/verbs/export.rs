@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long)]
     no_owners: bool,
     /// Export encrypted files as they are stored.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "keys")]
     raw: bool,
     /// Continue after read and write errors. Each loss is reported with its path, and with the lost bytes of
     /// a file's content, which are zeroes in the copy. The exit code is then 1.

@@ -212,7 +212,10 @@ fn save_undo(plan: &Plan, device: &dyn Device, path: &Path) -> Result<()> {
     let mut out = BufWriter::new(&file);
     undo.store(&mut out).and_then(|()| out.flush()).with_context(name)?;
     drop(out);
-    file.sync_all().with_context(name)
+    file.sync_all().with_context(name)?;
+    // The name must survive a power cut, too: the repair follows.
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory).and_then(|directory| directory.sync_all()).with_context(name)
 }
 
 /// Brings the bytes in an undo file back.
@@ -221,5 +224,5 @@ fn bring_back(args: &Args, path: &Path) -> Result<()> {
     let file = File::open(path).with_context(name)?;
     let undo = Undo::load(&mut BufReader::new(file)).with_context(name)?;
     let device = open(args, Mode::All)?;
-    undo.apply(&*device).with_context(|| args.image.image.display().to_string())
+    undo.apply(&device).with_context(|| args.image.image.display().to_string())
 }

@@ -1,6 +1,6 @@
 //! `getfattr`: extended attributes.
 
-use std::{ffi::OsString, os::unix::ffi::OsStrExt};
+use std::ffi::OsString;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
     let context = || args.target.to_string();
     let attributes = match &args.name {
         Some(name) => {
-            let name = name.as_bytes();
+            let name = name.as_encoded_bytes();
             let value = volume
                 .get_xattr(ino, name)
                 .with_context(|| format!("{}, attribute {}", args.target, render::name(name)))?;

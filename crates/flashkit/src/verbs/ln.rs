@@ -1,10 +1,10 @@
 //! `ln`: links, hard and symbolic.
 
-use std::{ffi::OsString, os::unix::ffi::OsStrExt};
+use std::ffi::OsString;
 
 use anyhow::{Context, Result};
 use f2fs::{
-    engine::{FinalSymlink, NewNode},
+    engine::{Caller, FinalSymlink, NewNode},
     format::FileType,
 };
 
@@ -33,13 +33,13 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     args.to.change(&args.further, |volume| {
         if args.symbolic {
-            let text = args.from.as_bytes();
+            let text = args.from.as_encoded_bytes();
             // In a directory, the link gets the name of its target, as with ln(1).
             let own_name =
                 text.split(|byte| *byte == b'/').rfind(|name| !name.is_empty()).unwrap_or_default();
             let (dir, name) = destination(volume, &args.to, own_name, FileType::Symlink)?;
             let new = NewNode::new(FileType::Symlink.mode_bits() | 0o777);
-            volume.symlink(dir, &name, text, &new)?;
+            volume.begin(Caller::ADMIN).symlink(dir, &name, text, &new)?;
             return Ok(());
         }
         let from = Target::from(args.from.clone());
@@ -51,6 +51,6 @@ pub fn run(args: &Args) -> Result<()> {
         }
         let (_, own_name) = from.parent(volume)?;
         let (dir, name) = destination(volume, &args.to, own_name, kind)?;
-        Ok(volume.link(ino, dir, &name)?)
+        Ok(volume.begin(Caller::ADMIN).link(ino, dir, &name)?)
     })
 }

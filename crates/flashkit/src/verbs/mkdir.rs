@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use f2fs::{
-    engine::{FinalSymlink, NewNode},
+    engine::{Caller, FinalSymlink, NewNode},
     format::FileType,
 };
 
@@ -37,13 +37,17 @@ pub fn run(args: &Args) -> Result<()> {
                 Ok(found) if volume.stat(found)?.kind == FileType::Directory => return Ok(()),
                 Ok(_) => return Err(f2fs::Error::Exists.into()),
                 Err(f2fs::Error::NotFound) => {
-                    volume.create_dir_all(target.parent_path(), &NewNode::new(PARENTS_MODE), 0)?;
+                    volume.begin(Caller::ADMIN).create_dir_all(
+                        target.parent_path(),
+                        &NewNode::new(PARENTS_MODE),
+                        0,
+                    )?;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
         let (dir, name) = target.parent(volume)?;
-        volume.create(dir, name, &NewNode::new(mode))?;
+        volume.begin(Caller::ADMIN).create(dir, name, &NewNode::new(mode))?;
         Ok(())
     })
 }

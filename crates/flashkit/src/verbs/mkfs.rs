@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use block::{Behind, Concat, Device, FileDevice, OpenOptions};
+use block::{Behind, Concat, Device};
 use f2fs::{
     engine,
     format::{BlockSize, superblock::Features},
@@ -26,19 +26,17 @@ use uuid::Uuid;
 
 use crate::{
     compress::Compress,
+    host,
     interrupt::Outcome,
     output::{Existing, Form, Output},
     progress, render, size,
     source::{Changes, Content, epoch},
     suggested::Suggested,
-    target::Range,
+    target::{Range, sector_bytes},
 };
 
 /// Maximum number of bytes queued for writing while the source is read.
 const WAITING_BYTES: usize = 16 << 20;
-
-/// Bytes of a sector of a regular file.
-const FILE_SECTOR_BYTES: u32 = 512;
 
 /// Arguments of `mkfs`.
 #[derive(clap::Args)]
@@ -391,7 +389,7 @@ impl Shape {
             options.features = options.features.with(Features::CASEFOLD);
         }
         // As in mkfs.f2fs, the caller may write to the volume.
-        options.root_owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        options.root_owner = host::caller();
         if self.defaults.is_some() {
             options = options.android();
         }
@@ -408,14 +406,9 @@ impl Shape {
 /// Returns the length of a number of sectors: those of -w, or those of the device, as with mkfs.f2fs.
 fn bytes_of(sectors: u64, args: &Args) -> Result<u64> {
     let name = || args.image.display().to_string();
-    let path = args.range.of(&args.image).path().to_path_buf();
     let sector_bytes = match args.shape.sector_size {
         Some(bytes) => bytes,
-        None if path.exists() => {
-            let file = FileDevice::open(&path, OpenOptions::default()).with_context(name)?;
-            if file.is_block_device() { file.geometry().sector_bytes } else { FILE_SECTOR_BYTES }
-        }
-        None => FILE_SECTOR_BYTES,
+        None => sector_bytes(args.range.of(&args.image).path()).with_context(name)?,
     };
     let bytes = sectors.checked_mul(sector_bytes.into());
     bytes.with_context(|| format!("{}: {sectors} sectors of {sector_bytes} bytes are too many", name()))

@@ -25,6 +25,7 @@ pub mod ls;
 pub mod man;
 pub mod mkdir;
 pub mod mkfs;
+#[cfg(unix)]
 pub mod mount;
 pub mod mv;
 pub mod partitions;
@@ -88,6 +89,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Chown(args) => chown::run(&args),
         Verb::Setfattr(args) => setfattr::run(&args),
         Verb::Completions(args) => completions::run(&args),
+        #[cfg(unix)]
         Verb::Mount(args) => mount::run(&args),
         Verb::Man(args) => man::run(&args),
     }?;

@@ -1,7 +1,7 @@
 //! `mount`: mounts a volume on the host through FUSE.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io,
     os::unix::net::UnixDatagram,
     path::{Path, PathBuf},
@@ -13,8 +13,10 @@ use image::Source;
 
 use crate::{
     daemon::{Ready, spawn_daemon},
+    keys,
     notice::notice,
     target::{Image, warn_of_writer, with_content},
+    unpacked::{Purpose, Unpacked},
 };
 
 /// Names under which mount(8) calls the program as a helper. It uses the second to remount a mount made by
@@ -52,7 +54,7 @@ const EXAMPLES: &str = "An image or device that another program writes to, or th
     is.\n\n\
     Examples:\n  flashkit mount card.img /mnt/card\n  \
     flashkit mount disk.img#2 /mnt/card\n  \
-    flashkit mount /dev/sdb1 /mnt/card -o ro,allow_other\n  umount /mnt/card\n\n\
+    flashkit mount /dev/sdb1 /mnt/card -o ro,allow_other\n  flashkit mount card.img /mnt/card --key master.key\n  umount /mnt/card\n\n\
     In /etc/fstab, with the program also installed as /sbin/mount.fuse.flashkit:\n  \
     /srv/card.img  /mnt/card  fuse.flashkit  noauto,allow_other  0  0\n\n\
     To remount with other flags:\n  \
@@ -69,7 +71,8 @@ fn with_options() -> String {
 
 /// Mounts the volume. Returns once it is mounted or, in the foreground, once it is unmounted.
 pub fn run(args: &Args) -> Result<()> {
-    let mut options = MountOptions::default();
+    let keys = keys::keyring(&args.image.further.keys)?;
+    let mut options = MountOptions { keys, ..MountOptions::default() };
     args.options.iter().try_for_each(|list| options.apply(list))?;
     let found = std::fs::metadata(&args.dir).map_err(|error| not_a_directory(&args.dir, error))?;
     if !found.is_dir() {
@@ -86,9 +89,12 @@ pub fn run(args: &Args) -> Result<()> {
         };
     }
     let ready = args.stays.then(Ready::detach);
-    let sources = args.image.further.sources(&args.image.image);
+    let mut sources = args.image.further.sources(&args.image.image);
+    // The paths to the temporary files are valid as long as these are open.
+    unpack(&mut sources, &mut options)?;
     let mount = Mount::new(&sources, &args.dir, options);
-    let mount = mount.map_err(|error| with_content(&sources[0], error.into()))?;
+    let mount =
+        mount.map_err(|error| with_content(&args.image.further.range.of(&args.image.image), error.into()))?;
     if let Some(reason) = mount.read_only_reason() {
         notice!("flashkit: mounted read-only: {reason}");
     }
@@ -101,6 +107,20 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let image = args.image.image.clone();
     mount.run(|| ready.map_or(Ok(()), Ready::announce), move |event| report(&image, event))?;
+    Ok(())
+}
+
+/// Decompresses compressed images, which are only mounted for reading. The mount table shows the name of the first image.
+fn unpack(sources: &mut [Source], options: &mut MountOptions) -> Result<()> {
+    let purpose = if options.read_only { Purpose::Read } else { Purpose::Mount };
+    for (n, source) in sources.iter_mut().enumerate() {
+        let Some(unpacked) = Unpacked::of(source, purpose)? else { continue };
+        if n == 0 && options.source_name.is_none() {
+            let path = source.path().canonicalize()?;
+            options.source_name = Some(source.with_path(path).to_string());
+        }
+        *source = unpacked.source;
+    }
     Ok(())
 }
 
@@ -127,11 +147,26 @@ fn not_a_directory(dir: &Path, error: io::Error) -> anyhow::Error {
     }
 }
 
+/// Returns the name of a key for a process in another directory: a file with its whole path.
+fn absolute_key(name: &OsStr) -> Result<OsString> {
+    let (descriptor, rest) = keys::split(name);
+    if keys::is_digits(rest) {
+        return Ok(name.to_owned());
+    }
+    let path = Path::new(rest).canonicalize().with_context(|| rest.to_string_lossy().into_owned())?;
+    let mut whole = OsString::from(descriptor.unwrap_or_default());
+    whole.push(path);
+    Ok(whole)
+}
+
 /// Returns the command line of the background process.
 fn daemon_arguments(args: &Args) -> Result<Vec<OsString>> {
     let absolute = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
     let absolute_image = |image: &Path| -> Result<OsString> {
         let source = Source::parse(image);
+        if source.is_served() {
+            return Ok(source.name());
+        }
         Ok(source.with_path(absolute(source.path())?).name())
     };
     let mut list: Vec<OsString> = vec!["mount".into(), "--stays".into()];
@@ -141,9 +176,17 @@ fn daemon_arguments(args: &Args) -> Result<Vec<OsString>> {
     for device in &args.image.further.devices {
         list.extend(["--device".into(), absolute_image(device)?]);
     }
-    let range = args.image.further.range;
+    for key in &args.image.further.keys {
+        list.extend(["--key".into(), absolute_key(key)?]);
+    }
+    let range = &args.image.further.range;
     for (name, bytes) in [("--offset", range.offset), ("--length", range.length)] {
         list.extend(bytes.into_iter().flat_map(|bytes| [name.into(), bytes.to_string().into()]));
+    }
+    let format = &range.format;
+    list.extend(format.image_format.into_iter().flat_map(|format| ["--format".into(), format.name().into()]));
+    if let Some(backing) = &format.backing {
+        list.extend(["--backing".into(), absolute(backing)?.into()]);
     }
     list.extend(["--".into(), absolute_image(&args.image.image)?, absolute(&args.dir)?.into()]);
     Ok(list)

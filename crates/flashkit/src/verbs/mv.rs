@@ -1,7 +1,7 @@
 //! `mv`: renames and moves inside a volume.
 
 use anyhow::Result;
-use f2fs::engine::RenameMode;
+use f2fs::engine::{Caller, RenameMode};
 
 use crate::target::{Further, Target, destination};
 
@@ -29,6 +29,6 @@ pub fn run(args: &Args) -> Result<()> {
     args.from.change(&args.further, |volume| {
         let (dir, name, kind) = args.from.entry(volume)?;
         let (to_dir, to_name) = destination(volume, &args.to, name, kind)?;
-        Ok(volume.rename(dir, name, to_dir, &to_name, mode)?)
+        Ok(volume.begin(Caller::ADMIN).rename(dir, name, to_dir, &to_name, mode)?)
     })
 }

@@ -7,10 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use block::{
-    Device, OpenOptions, in_use,
-    nbd::{Address, Client},
-};
+use block::{Device, OpenOptions, in_use};
 use flash::{
     Card, CardFile, Clock, Condition, Pace, Profile, WallClock,
     probe::{Findings, Options, probe},
@@ -20,6 +17,7 @@ use image::{Image, Source};
 
 use crate::{
     failure,
+    host::{Address, Client},
     interrupt::Outcome,
     notice::notice,
     progress::{self, Verbosity},

@@ -5,7 +5,7 @@ use std::{io::Write, path::PathBuf};
 use anyhow::{Context, Result};
 use clap::ArgGroup;
 use f2fs::{
-    engine::{Engine, QuotaLimits},
+    engine::{Caller, Engine, QuotaLimits},
     format::{
         checkpoint::Flags,
         quota::{QuotaKind, raw::QuotaRecord},
@@ -151,7 +151,7 @@ impl Set {
                 inodes_soft: inodes.soft,
                 inodes_hard: inodes.hard,
             };
-            volume.set_quota_limits(kind, id, limits)
+            volume.begin(Caller::ADMIN).set_quota_limits(kind, id, limits)
         };
         self.image.change(set).with_context(|| format!("{} {id}", name_of(kind)))
     }

@@ -5,7 +5,6 @@ mod listing;
 use std::{
     collections::BTreeMap,
     fs, io,
-    os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -23,6 +22,7 @@ use serde::Serialize;
 
 use crate::{
     carry::{Carry, Loss},
+    host,
     notice::notice,
     output::Fresh,
     progress, render,
@@ -40,7 +40,7 @@ use listing::{Manifest, Row};
   empty     all of the content is lost
 
 Names whose directory is lost are in lost+found. The image is never written to. Copy a failing device first
-(ddrescue), and rescue from the copy.
+(ddrescue), and rescue from the copy. Contents and names that are encrypted are lost: rescue takes no --key.
 
 Examples:
   flashkit rescue card.img rescued/
@@ -109,6 +109,9 @@ enum Blocks {
 pub fn run(args: &Args) -> Result<()> {
     let image = &args.image.image;
     let name = || image.display().to_string();
+    if !args.image.further.keys.is_empty() {
+        bail!("--key: rescue does not decrypt; without --key it rescues everything that is not encrypted");
+    }
     for source in args.image.further.sources(image) {
         let written = [&args.destination, &args.map, &args.manifest];
         written.into_iter().flatten().try_for_each(|path| refuse_on_image(source.path(), path))?;
@@ -224,7 +227,7 @@ fn open(args: &Args, known: Option<&KnownMap>) -> Result<Vec<Arc<dyn Device>>> {
                 "{path}: a map belongs to one device, and the volume has several; use rescue without --map"
             );
         }
-        if !image.is_raw() {
+        if !image.is_raw() || image.file().is_none() {
             bail!("{path}: a map is for a raw image; flashkit convert makes one");
         }
         let is_other = known.is_some_and(|known| known.origin == Origin::Other);
@@ -235,9 +238,11 @@ fn open(args: &Args, known: Option<&KnownMap>) -> Result<Vec<Arc<dyn Device>>> {
             );
         }
     }
-    let device = |image: &image::Image| match known {
-        Some(known) => image.device_over(Arc::new(Masked::new(image.file().clone(), known.map.clone()))),
-        None => image.device(),
+    let device = |image: &image::Image| match (known, image.file()) {
+        (Some(known), Some(file)) => {
+            image.device_over(Arc::new(Masked::new(file.clone(), known.map.clone())))
+        }
+        _ => image.device(),
     };
     Ok(images.iter().map(device).collect())
 }
@@ -276,29 +281,14 @@ fn rescue(args: &Args, known: Option<&KnownMap>) -> Result<Rescue> {
 
 /// Refuses a destination that is the image or lies on it: writing to it would overwrite what is to be rescued.
 fn refuse_on_image(image: &Path, destination: &Path) -> Result<()> {
-    if let (Ok(one), Ok(other)) = (fs::metadata(image), fs::metadata(destination)) {
-        let is_same_device = one.file_type().is_block_device()
-            && other.file_type().is_block_device()
-            && one.rdev() == other.rdev();
-        if is_same_device || (one.dev(), one.ino()) == (other.dev(), other.ino()) {
-            bail!("{} is the image; choose another file", destination.display());
-        }
+    if host::is_same(image, destination) {
+        bail!("{} is the image; choose another file", destination.display());
     }
     let mut folders = destination.ancestors().map(|folder| match folder.as_os_str().is_empty() {
         true => Path::new("."),
         false => folder,
     });
-    let Some(folder) = folders.find_map(|folder| fs::metadata(folder).ok()) else { return Ok(()) };
-    let Ok(image_facts) = fs::metadata(image) else { return Ok(()) };
-    let device = folder.dev();
-    let is_on_device = image_facts.file_type().is_block_device() && image_facts.rdev() == device;
-    let is_on_mount = match block::in_use(image) {
-        Ok(Some(block::InUse::Mounted { at, .. })) => {
-            fs::metadata(at).is_ok_and(|mount| mount.dev() == device)
-        }
-        _ => false,
-    };
-    if is_on_device || is_on_mount {
+    if folders.find(|folder| folder.exists()).is_some_and(|folder| host::lies_on(folder, image)) {
         bail!(
             "{} lies on {}; choose a destination on another device",
             destination.display(),
@@ -325,6 +315,11 @@ fn tell_facts(image: &str, facts: &Facts) {
     }
     if facts.left_out_versions {
         notice!("{image}: too many nodes for the memory; old versions were left out");
+    }
+    if facts.left_out_nodes {
+        notice!(
+            "{image}: too many different nodes for the memory; files whose nodes lie further back were left out"
+        );
     }
 }
 

@@ -1,24 +1,31 @@
 //! `resize`: gives a volume another size.
 
-use std::{fs, sync::Arc};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use block::{Concat, Device, OpenOptions};
+use block::{Concat, Device, FileDevice, OpenOptions};
 use f2fs::{
     engine::{self, Engine, Options},
+    format::superblock::Superblock,
     resize::{self, Method, Plan},
 };
-use image::Source;
+use image::{Image, Source};
 use serde::Serialize;
 
-use crate::{clock, interrupt::Outcome, progress, render, size, target};
+use crate::{
+    clock,
+    interrupt::Outcome,
+    progress, render, size, target,
+    unpacked::{Purpose, Unpacked},
+};
 
 /// Arguments of `resize`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-The volume must not be mounted. A power cut or an error at any moment leaves it with its old size or its new size, and
-with all its files; run the verb again to complete it. A partial segment (2 MiB) at the end is not used, nor is a partial
-section or zone.
+The volume must not be mounted. A refusal, an error or a power cut leaves it with its old size or its new size, and
+with all its files. If its metadata areas must grow (--dry-run prints that), a power cut or an error can also leave a
+size between the two; the message of the error has it. Run the verb again after a power cut to complete it, before
+Linux mounts the volume. A partial segment (2 MiB) at the end is not used, nor is a partial section or zone.
 
 An image file that must grow is extended first; an image file that shrinks is cut after the volume is smaller. Shrink a
 partition after its volume, and enlarge it before.
@@ -37,6 +44,9 @@ pub struct Args {
     /// Shrink to the smallest size that holds the content.
     #[arg(short, long, conflicts_with = "size")]
     minimize: bool,
+    /// Do not change the length of an image file: refuse a size beyond its end, and do not cut it.
+    #[arg(long)]
+    no_truncate: bool,
     /// Only say what would be done, or why the size is refused.
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -86,9 +96,19 @@ enum Access {
     Write,
 }
 
+/// Treatment of the length of an image file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Length {
+    /// It becomes that of the volume.
+    Follows,
+    /// It stays as it is.
+    Stays,
+}
+
 /// The devices of the volume, and the part of its address space before the last one.
 struct Devices {
     sources: Vec<Source>,
+    length: Length,
     /// Bytes that each device but the last contributes.
     before: Vec<u64>,
 }
@@ -96,6 +116,9 @@ struct Devices {
 impl Devices {
     fn of(args: &Args) -> Result<Devices> {
         let sources = args.image.further.sources(&args.image.image);
+        for source in &sources {
+            Unpacked::of(source, Purpose::Change)?;
+        }
         let first = target::open_device(&sources[0])?;
         let (superblock, _) = engine::read_superblock(&*first, u64::MAX)
             .map_err(|error| target::with_content(&sources[0], error.into()))
@@ -106,11 +129,8 @@ impl Devices {
         }
         let mut before: Vec<u64> = engine::device_bytes(&superblock).collect();
         before.pop();
-        Ok(Devices { sources, before })
-    }
-
-    fn last(&self) -> &Source {
-        self.sources.last().expect("there is a device")
+        let length = if args.no_truncate { Length::Stays } else { Length::Follows };
+        Ok(Devices { sources, length, before })
     }
 
     /// Bytes of the address space before the last device.
@@ -118,63 +138,80 @@ impl Devices {
         self.before.iter().sum()
     }
 
-    fn device(&self, access: Access) -> Result<Arc<dyn Device>> {
+    fn open(&self, access: Access) -> Result<Opened<'_>> {
         let how = OpenOptions { write: access == Access::Write, direct: false };
-        let open = |source: &Source| Ok(target::open_image(source, how)?.device());
-        let mut devices = self.sources.iter().map(open).collect::<Result<Vec<_>>>()?;
-        if devices.len() == 1 {
-            return Ok(devices.remove(0));
+        let images = self.sources.iter().map(|source| target::open_image(source, how));
+        Ok(Opened { devices: self, images: images.collect::<Result<_>>()? })
+    }
+}
+
+/// The open devices of the volume. While they are open for writing, no other program writes to them.
+struct Opened<'d> {
+    devices: &'d Devices,
+    images: Vec<Image>,
+}
+
+impl Opened<'_> {
+    /// Returns the devices as one, with their present lengths.
+    fn device(&self) -> Result<Arc<dyn Device>> {
+        if let [only] = &self.images[..] {
+            return Ok(only.device());
         }
-        let last = devices.last().map_or(0, |device| device.geometry().size_bytes);
-        let sizes = self.before.iter().copied().chain([last]);
-        Ok(Arc::new(Concat::new(devices.into_iter().zip(sizes).collect())?))
+        let sizes = self.devices.before.iter().copied().chain([self.last_bytes()]);
+        Ok(Arc::new(Concat::new(self.images.iter().map(Image::device).zip(sizes).collect())?))
+    }
+
+    fn superblock(&self) -> Result<Superblock> {
+        Ok(engine::read_superblock(&*self.images[0].device(), u64::MAX)?.0)
+    }
+
+    fn last(&self) -> (&Source, &Image) {
+        self.devices.sources.last().zip(self.images.last()).expect("there is a device")
     }
 
     /// Size of the last device.
-    fn last_bytes(&self) -> Result<u64> {
-        Ok(target::open_device(self.last())?.geometry().size_bytes)
+    fn last_bytes(&self) -> u64 {
+        self.last().1.device().geometry().size_bytes
     }
 
-    /// Returns true if the last device is a whole file as it is, without a container. Its length can change.
-    fn last_is_file(&self) -> Result<bool> {
-        let image = target::open_image(self.last(), OpenOptions { write: false, direct: false })?;
-        Ok(image.is_whole_file() && fs::metadata(self.last().path())?.is_file())
-    }
-
-    /// Sets the length of the file of the last device.
-    fn set_last_bytes(&self, bytes: u64) -> Result<()> {
-        let set = || fs::OpenOptions::new().write(true).open(self.last().path())?.set_len(bytes);
-        set().with_context(|| self.last().to_string())
+    /// Returns the last device if its length can change: it is a whole file as it is, without a container.
+    fn variable_file(&self) -> Option<&FileDevice> {
+        let file = self.last().1.whole_file().filter(|file| !file.is_block_device());
+        file.filter(|_| self.devices.length == Length::Follows).map(|file| &**file)
     }
 
     /// Refuses more bytes than the last device has, unless it is a whole file.
     fn require_extensible(&self, bytes: u64) -> Result<()> {
-        let has = self.last_bytes()?;
-        if bytes > has && !self.last_is_file()? {
+        let (has, (last, _)) = (self.last_bytes(), self.last());
+        if bytes > has && self.variable_file().is_none() {
             bail!(
-                "{}: {has} bytes, not {bytes}; enlarge it first: a qcow2 image with qemu-img resize, a partition in its table",
-                self.last()
+                "{last}: {has} bytes, not {bytes}; enlarge it first: a file with truncate, a qcow2 image with qemu-img resize, a \
+                 partition in its table"
             );
         }
         Ok(())
     }
 
     /// Extends the file of the last device to `bytes`, if it is shorter.
-    fn extend_last(&self, bytes: u64) -> Result<()> {
-        self.require_extensible(bytes)?;
-        if bytes > self.last_bytes()? {
-            self.set_last_bytes(bytes)?;
+    fn extend(&self, bytes: u64) -> Result<()> {
+        match self.variable_file().filter(|_| bytes > self.last_bytes()) {
+            Some(file) => file.set_size(bytes).with_context(|| self.last().0.to_string()),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// Cuts the last device to `bytes`, if it is a longer whole file.
-    fn cut_last(&self, bytes: u64) -> Result<()> {
-        if bytes < self.last_bytes()? && self.last_is_file()? {
-            self.set_last_bytes(bytes)?;
+    /// Cuts the file of the last device to `bytes`, if it is longer.
+    fn cut(&self, bytes: u64) -> Result<()> {
+        match self.variable_file().filter(|_| bytes < self.last_bytes()) {
+            Some(file) => file.set_size(bytes).with_context(|| self.last().0.to_string()),
+            None => Ok(()),
         }
-        Ok(())
     }
+}
+
+/// Size of a volume in bytes, all its devices together.
+fn volume_bytes(superblock: &Superblock) -> u64 {
+    superblock.blocks << superblock.block_size.log()
 }
 
 /// Resizes a volume.
@@ -185,7 +222,11 @@ pub fn run(args: &Args) -> Result<()> {
     if args.dry_run {
         return tell(&Record::of(&plan, State::Planned), args.json);
     }
-    let outcome = Outcome::new(format!("{image} has its old or its new size, and all its files"));
+    let sizes = match plan.method {
+        Method::Relocate => "its old size, its new size or one between",
+        Method::InPlace | Method::Nothing => "its old or its new size",
+    };
+    let outcome = Outcome::new(format!("{image} has {sizes}, and all its files"));
     let plan = carry_out(args, &devices, &plan, bytes).with_context(|| image)?;
     drop(outcome);
     tell(&Record::of(&plan, State::Done), args.json)
@@ -193,34 +234,61 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Plans the resize without a change. Returns the plan and the new size of the last device.
 fn plan(args: &Args, devices: &Devices) -> Result<(Plan, u64)> {
-    let mut volume = Engine::open(devices.device(Access::Read)?, Options::read_only())?;
+    let opened = devices.open(Access::Read)?;
+    let mut volume = Engine::open(opened.device()?, Options::read_only())?;
     let before = devices.bytes_before();
     let bytes = match (args.size, args.minimize) {
         (Some(bytes), _) => bytes,
         (None, true) => resize::smallest_bytes(&mut volume)?.saturating_sub(before),
-        (None, false) => devices.last_bytes()?,
+        (None, false) => opened.last_bytes(),
     };
-    devices.require_extensible(bytes)?;
+    opened.require_extensible(bytes)?;
     Ok((Plan::new(&mut volume, before.saturating_add(bytes))?, bytes))
 }
 
+/// Resizes the volume and then, under the same claim, sets the length of the file of its last device.
 fn carry_out(args: &Args, devices: &Devices, planned: &Plan, bytes: u64) -> Result<Plan> {
-    // Refuses a volume that is in use before its file becomes longer.
-    drop(devices.device(Access::Write)?);
-    devices.extend_last(bytes)?;
-    let block_bytes = {
-        let volume = Engine::open(devices.device(Access::Read)?, Options::read_only())?;
-        volume.superblock().block_size.bytes() as u64
-    };
+    let opened = devices.open(Access::Write)?;
+    opened.require_extensible(bytes)?;
+    let (old_superblock, old_length) = (opened.superblock()?, opened.last_bytes());
+    opened.extend(bytes)?;
+    match resize(args, &opened, planned, bytes) {
+        Ok(plan) => opened.cut(bytes).map(|()| plan),
+        Err(error) => Err(after_failure(&opened, &old_superblock, old_length, error)),
+    }
+}
+
+fn resize(args: &Args, opened: &Opened<'_>, planned: &Plan, bytes: u64) -> Result<Plan> {
+    let device = opened.device()?;
+    let block_bytes = opened.superblock()?.block_size.bytes() as u64;
     let bar = progress::bytes("moving", Some(planned.moved_blocks * block_bytes), args.quiet);
-    let device = devices.device(Access::Write)?;
     let mut open = || Engine::open(device.clone(), Options::new(clock::now));
-    let total = devices.bytes_before() + bytes;
-    let plan = resize::resize(&mut open, total, &mut |blocks| bar.set_position(blocks * block_bytes))?;
+    let total = opened.devices.bytes_before() + bytes;
+    let resized = resize::resize(&mut open, total, &mut |blocks| bar.set_position(blocks * block_bytes));
     bar.finish_and_clear();
-    drop(device);
-    devices.cut_last(bytes)?;
-    Ok(plan)
+    Ok(resized?)
+}
+
+/// Cuts the file of the last device to its old length after a failure, unless the volume needs more. Adds the size of
+/// the volume to the error, if it is not the old one.
+fn after_failure(
+    opened: &Opened<'_>,
+    old: &Superblock,
+    old_length: u64,
+    error: anyhow::Error,
+) -> anyhow::Error {
+    let Ok(superblock) = opened.superblock() else { return error };
+    let (has, had) = (volume_bytes(&superblock), volume_bytes(old));
+    if has <= opened.devices.bytes_before() + old_length {
+        // The file may keep its new length; the reason of the failure is more important.
+        let _ = opened.cut(old_length);
+    }
+    match has == had {
+        true => error,
+        false => error.context(format!(
+            "the volume has {has} bytes now, {had} before, and all its files; resize it again to either size"
+        )),
+    }
 }
 
 fn tell(record: &Record, json: bool) -> Result<()> {

@@ -1,7 +1,12 @@
 //! `rm`: removes names.
 
 use anyhow::{Result, bail};
-use f2fs::{engine::Engine, format::FileType, units::Ino, walk::Walk};
+use f2fs::{
+    engine::{Caller, Engine},
+    format::FileType,
+    units::Ino,
+    walk::Walk,
+};
 
 use crate::{
     render,
@@ -30,7 +35,7 @@ pub fn run(args: &Args) -> Result<()> {
         match is_directory {
             true if args.recursive => remove_tree(volume, dir, name),
             true => bail!("is a directory; -r removes it with everything in it"),
-            false => Ok(volume.unlink(dir, name)?),
+            false => Ok(volume.begin(Caller::ADMIN).unlink(dir, name)?),
         }
     })
 }

@@ -1,10 +1,10 @@
 //! `setfattr`: sets and removes extended attributes.
 
-use std::{ffi::OsString, os::unix::ffi::OsStrExt};
+use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use f2fs::engine::{FinalSymlink, XattrMode};
+use f2fs::engine::{Caller, FinalSymlink, XattrMode};
 
 use crate::target::{Further, Target};
 
@@ -39,9 +39,14 @@ pub fn run(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
         let ino = volume.resolve(&args.target.path, FinalSymlink::Follow)?;
         match (&args.name, &args.remove) {
-            (_, Some(name)) => volume.remove_xattr(ino, name.as_bytes())?,
+            (_, Some(name)) => volume.begin(Caller::ADMIN).remove_xattr(ino, name.as_encoded_bytes())?,
             (Some(name), None) => {
-                volume.set_xattr(ino, name.as_bytes(), &args.value.0, XattrMode::Set)?;
+                volume.begin(Caller::ADMIN).set_xattr(
+                    ino,
+                    name.as_encoded_bytes(),
+                    &args.value.0,
+                    XattrMode::Set,
+                )?;
             }
             (None, None) => unreachable!("one of the two is required"),
         }
@@ -50,8 +55,8 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn value(text: OsString) -> Result<Value, String> {
-    let Some(digits) = text.as_bytes().strip_prefix(b"0x") else {
-        return Ok(Value(text.as_bytes().to_vec()));
+    let Some(digits) = text.as_encoded_bytes().strip_prefix(b"0x") else {
+        return Ok(Value(text.as_encoded_bytes().to_vec()));
     };
     let pair = |at: usize| std::str::from_utf8(digits.get(at..at + 2)?).ok();
     let byte = |at: usize| u8::from_str_radix(pair(at)?, 16).ok();

@@ -33,6 +33,18 @@ pub fn fails(dir: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).expect("text")
 }
 
+/// Pins a file, as `F2FS_IOC_SET_PIN_FILE` does.
+pub fn pin(image: &Path, name: &str) {
+    let device = FileDevice::open(image, OpenOptions::default()).expect("it opens");
+    let volume = Engine::open(Arc::new(device), Options::read_only()).expect("it is a volume");
+    let ino = volume.resolve(name.as_bytes(), FinalSymlink::NoFollow).expect("it exists");
+    let flags_at = u64::from(volume.nat_entry(ino.into()).expect("it is whole").addr.0) * 4096 + 3;
+    let file = File::options().read(true).write(true).open(image).expect("it opens");
+    let mut flags = [0];
+    file.read_exact_at(&mut flags, flags_at).expect("it is read");
+    file.write_all_at(&[flags[0] | f2fs::format::inode::inline::PIN], flags_at).expect("it is written");
+}
+
 /// Damages a large file in the root directory of a volume: the second node of its map becomes invalid.
 pub fn damage(image: &Path, name: &str) {
     let device = FileDevice::open(image, OpenOptions::default()).expect("it opens");

@@ -26,7 +26,7 @@ impl Adapter {
         if writes && self.cache.about_to_write(caller, ino) {
             let nodes = self.cache.to_write_back(ino).into_iter().map(|ino| self.node(ino)).collect();
             let (fs, cache, block_bytes) = (self.fs.clone(), self.cache.clone(), self.block_bytes);
-            self.write_back.then(nodes, response.defer(), move |output| {
+            self.write_back_for_space.then(nodes, response.defer(), move |output| {
                 cache.written_back(ino)?;
                 put_attr(&fs.stat(ino)?, block_bytes, NO_VALIDITY, output);
                 Ok(())

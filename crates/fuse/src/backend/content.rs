@@ -138,14 +138,8 @@ impl Adapter {
     pub(super) fn allocate(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
         let (ino, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::FallocateIn { offset, length, mode, .. } = request.arguments.take()?;
-        let first = self.cache.to_write_back_before_allocating(length);
-        if first.is_empty() {
-            return self.fs.allocate(caller, ino, offset, length, mode);
-        }
-        let (nodes, fs) = (first.into_iter().map(|ino| self.node(ino)).collect(), self.fs.clone());
-        self.write_back
-            .then(nodes, response.defer(), move |_| fs.allocate(caller, ino, offset, length, mode));
-        Ok(())
+        let fs = self.fs.clone();
+        self.when_written_back(length, response, move |_| fs.allocate(caller, ino, offset, length, mode))
     }
 
     pub(super) fn seek(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
@@ -168,14 +162,38 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn copy(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
+    pub(super) fn copy(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
         let abi::CopyFileRangeIn { offset_in, node_out, offset_out, length, .. } =
             request.arguments.take()?;
         let from = (self.ino(request.header.node), offset_in);
         let to = (self.ino(node_out), offset_out);
-        let size = self.fs.copy(caller_of(request.header), from, to, length.min(COPY_BYTES_MAX))? as u32;
-        output.put(&abi::WriteOut { size, padding: 0 });
-        Ok(())
+        let (fs, caller) = (self.fs.clone(), caller_of(request.header));
+        let length = length.min(COPY_BYTES_MAX);
+        let copy = move |output: &mut Output| {
+            let size = fs.copy(caller, from, to, length)? as u32;
+            output.put(&abi::WriteOut { size, padding: 0 });
+            Ok(())
+        };
+        self.when_written_back(length, response, copy)
+    }
+
+    /// Answers a request that takes `bytes` of space. If they leave the space short, this waits until the kernel
+    /// has written back its dirty pages and all earlier requests of this kind are answered, because the kernel
+    /// has accepted that data before.
+    fn when_written_back(
+        &self,
+        bytes: u64,
+        response: &mut Response,
+        answer: impl FnOnce(&mut Output) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        match self.cache.to_write_back_before_allocating(bytes) {
+            None => answer(&mut response.output),
+            Some(first) => {
+                let nodes = first.into_iter().map(|ino| self.node(ino)).collect();
+                self.write_back_for_space.then(nodes, response.defer(), answer);
+                Ok(())
+            }
+        }
     }
 }
 

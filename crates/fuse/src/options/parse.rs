@@ -71,7 +71,8 @@ impl MountOptions {
         }
     }
 
-    /// Sets an option of mount(8). Returns false if it is another one.
+    /// Sets an option without a value that can be wrong: those of mount(8), and of the FUSE connection. Returns false if it
+    /// is another one.
     fn set_flag(&mut self, name: &str, value: Option<&str>) -> bool {
         match (name, value) {
             ("ro", None) => self.read_only = true,
@@ -116,7 +117,7 @@ impl MountOptions {
         Ok(true)
     }
 
-    /// Sets an option of the engine. Returns false if it is another one.
+    /// Sets an option of the volume and its upkeep. Returns false if it is another one.
     fn set_engine(&mut self, name: &str, value: Option<&str>) -> Result<bool, OptionError> {
         let bad = || bad_value(name, value);
         match (name, value) {
@@ -168,21 +169,9 @@ impl MountOptions {
         let bad = || bad_value(name, value);
         match (name, value) {
             ("compress_algorithm", Some(how)) => {
-                let (name, level) = how.split_once(':').unwrap_or((how, "0"));
-                let level = level.parse().map_err(|_| bad())?;
-                let algorithm = (0..=3).filter_map(Algorithm::from_code).find(|one| one.name() == name);
                 let compression = &mut self.compression;
-                (compression.algorithm, compression.level) = (algorithm.ok_or_else(bad)?, level);
-                // The same levels as in Linux: none for LZO, those of LZ4HC, those of zstd
-                // (`f2fs_is_compress_level_valid`).
-                let most = match compression.algorithm {
-                    Algorithm::Lzo | Algorithm::LzoRle => 0,
-                    Algorithm::Lz4 => 12,
-                    Algorithm::Zstd => 22,
-                };
-                if level > most {
-                    return Err(bad());
-                }
+                (compression.algorithm, compression.level) =
+                    Algorithm::parse_with_level(how).ok_or_else(bad)?;
             }
             ("compress_log_size", Some(log)) => {
                 let log = log.parse().ok().filter(|log| LOG_CLUSTER_BLOCKS.contains(log)).ok_or_else(bad)?;
@@ -230,7 +219,8 @@ fn is_ignored(name: &str, value: Option<&str>) -> bool {
             None,
         )
         | ("subtype" | "comment", Some(_)) => true,
-        // FUSE options in the mount table, which mount(8) passes back on a remount.
+        // FUSE options in the mount table, which mount(8) passes back on a remount; `user_id` is the mounting user, not an
+        // owner of files.
         ("user_id" | "group_id" | "max_read" | "blksize", Some(_)) => true,
         _ => name.starts_with("x-") || name.starts_with("X-"),
     }

@@ -2,9 +2,10 @@
 
 use std::io::{self, Read};
 
-use block::{Device, FileDevice};
-
-use super::header::{Compression, Header};
+use super::{
+    ImageFile,
+    header::{Compression, Header},
+};
 use crate::bytes::invalid;
 
 /// Place of a compressed cluster: its first byte and its length, rounded up to a sector.
@@ -31,7 +32,7 @@ impl Compressed {
     }
 
     /// Returns the content of the cluster.
-    pub fn read(&self, file: &FileDevice, header: &Header) -> io::Result<Vec<u8>> {
+    pub fn read(&self, file: &dyn ImageFile, header: &Header) -> io::Result<Vec<u8>> {
         let damaged = || invalid(format!("qcow2: the compressed cluster at byte {} is damaged", self.at));
         let rest = file.geometry().size_bytes.checked_sub(self.at).ok_or_else(damaged)?;
         // The file may end in the middle of the last sector.

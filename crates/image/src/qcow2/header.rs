@@ -2,8 +2,7 @@
 
 use std::io;
 
-use block::{Device, FileDevice};
-
+use super::ImageFile;
 use crate::bytes::{invalid, read as read_bytes};
 
 /// First bytes of a qcow2 image.
@@ -84,7 +83,7 @@ impl Header {
     }
 
     /// Reads and checks a header.
-    pub fn read(file: &FileDevice) -> io::Result<Header> {
+    pub fn read(file: &dyn ImageFile) -> io::Result<Header> {
         let damaged = |what: String| invalid(format!("qcow2 header: {what}"));
         let file_bytes = file.geometry().size_bytes;
         let short = || damaged("it is cut off".into());
@@ -162,7 +161,7 @@ impl Header {
     }
 }
 
-fn compression(file: &FileDevice, incompatible: u64, header_bytes: u64) -> io::Result<Compression> {
+fn compression(file: &dyn ImageFile, incompatible: u64, header_bytes: u64) -> io::Result<Compression> {
     let kind = match incompatible & COMPRESSION != 0 && header_bytes > V3_BYTES as u64 {
         true => read_bytes(file, V3_BYTES as u64, 1)?.unwrap_or_default(),
         false => vec![0],
@@ -176,7 +175,7 @@ fn compression(file: &FileDevice, incompatible: u64, header_bytes: u64) -> io::R
 
 /// Reads the name of the backing file, and its format from the extensions of the header.
 fn backing(
-    file: &FileDevice,
+    file: &dyn ImageFile,
     bytes: &[u8],
     header_bytes: u64,
     cluster_bytes: u64,

@@ -6,9 +6,11 @@
 mod compressed;
 mod header;
 mod refcounts;
+#[cfg(test)]
+mod tests;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -26,14 +28,35 @@ const COPIED: u64 = 1 << 63;
 const COMPRESSED: u64 = 1 << 62;
 const ZERO: u64 = 1;
 const PLACE: u64 = 0x00FF_FFFF_FFFF_FE00;
+/// Bits without a meaning in an entry of the L1 table, and in one of an L2 table that is not compressed.
+const L1_RESERVED: u64 = !(COPIED | PLACE);
+const L2_RESERVED: u64 = !(COPIED | COMPRESSED | PLACE | ZERO);
 /// Memory for L2 tables in bytes.
 const L2_BYTES_MAX: u64 = 16 << 20;
 /// Maximum number of clusters given up between two flushes of the tables.
 const PENDING_MAX: usize = 4096;
 
+/// The file that holds an image.
+pub trait ImageFile: Device {
+    /// Returns true if the file was opened for changes.
+    fn is_writable(&self) -> bool;
+    /// Changes the size of the file. New bytes are zeroes.
+    fn set_size(&self, size_bytes: u64) -> io::Result<()>;
+}
+
+impl ImageFile for FileDevice {
+    fn is_writable(&self) -> bool {
+        FileDevice::is_writable(self)
+    }
+
+    fn set_size(&self, size_bytes: u64) -> io::Result<()> {
+        FileDevice::set_size(self, size_bytes)
+    }
+}
+
 /// The disk in a qcow2 image.
 pub struct Qcow2 {
-    file: Arc<FileDevice>,
+    file: Arc<dyn ImageFile>,
     header: Header,
     backing: Option<Arc<dyn Device>>,
     /// Held by one writer or flush at a time, before `tables`.
@@ -89,10 +112,10 @@ impl Qcow2 {
     /// [`io::ErrorKind::InvalidData`] with the place of damage, [`io::ErrorKind::Unsupported`] for features that are not
     /// supported, errors of the file.
     pub fn open(
-        file: Arc<FileDevice>,
+        file: Arc<dyn ImageFile>,
         open_backing: impl FnOnce(&Backing) -> io::Result<Arc<dyn Device>>,
     ) -> io::Result<Qcow2> {
-        let header = Header::read(&file)?;
+        let header = Header::read(&*file)?;
         let writer = match (&header.read_only, file.is_writable()) {
             (_, false) => None,
             (Some(reason), true) => {
@@ -102,14 +125,17 @@ impl Qcow2 {
                 ));
             }
             (None, true) => Some(Writer {
-                refcounts: Refcounts::read(&file, &header)?,
+                refcounts: Refcounts::read(&*file, &header)?,
                 has_cleared: header.autoclear == 0,
                 has_failed: false,
             }),
         };
         let l1 = read_bytes(&*file, header.l1_at, header.l1_entries * 8)?.unwrap_or_default();
-        let l1 =
-            l1.chunks_exact(8).map(|entry| u64::from_be_bytes(entry.try_into().expect("8 bytes"))).collect();
+        let l1 = l1.chunks_exact(8).map(|entry| u64::from_be_bytes(entry.try_into().expect("8 bytes")));
+        let l1: Vec<u64> = l1.collect();
+        if writer.is_some() {
+            check_l1(&l1)?;
+        }
         let backing = header.backing.as_ref().map(open_backing).transpose()?;
         let tables = Tables { l1, l1_changes: BTreeSet::new(), l2: HashMap::new(), clock: 0 };
         let (writer, tables, unpacked) = (Mutex::new(writer), Mutex::new(tables), Mutex::new(None));
@@ -124,6 +150,11 @@ impl Qcow2 {
     /// Returns the L2 table of an entry in the L1 table, if there is one.
     fn l2<'a>(&self, tables: &'a mut Tables, index: usize) -> io::Result<Option<&'a mut L2>> {
         let entry = *tables.l1.get(index).ok_or_else(|| invalid("qcow2: the L1 table is too short"))?;
+        if entry & L1_RESERVED != 0 {
+            return Err(invalid(format!(
+                "qcow2: entry {index} of the L1 table, {entry:#x}, has reserved bits"
+            )));
+        }
         let at = entry & PLACE;
         if at == 0 {
             return Ok(None);
@@ -157,12 +188,23 @@ impl Qcow2 {
         ((cluster / self.l2_entries()) as usize, (cluster % self.l2_entries()) as usize)
     }
 
+    /// Returns true if the L1 table has an entry for a cluster.
+    fn has_entry(&self, cluster: u64) -> bool {
+        let (index, _) = self.place(cluster);
+        lock(&self.tables).l1.get(index).is_none_or(|entry| *entry & !COPIED != 0)
+    }
+
     fn mapping(&self, tables: &mut Tables, cluster: u64) -> io::Result<Mapping> {
         let (l1_index, l2_index) = self.place(cluster);
         let Some(l2) = self.l2(tables, l1_index)? else { return Ok(Mapping::Hole) };
         let entry = l2.entries[l2_index];
         if entry & COMPRESSED != 0 {
             return Ok(Mapping::Packed(Compressed::of(entry, &self.header)));
+        }
+        if entry & L2_RESERVED != 0 {
+            return Err(invalid(format!(
+                "qcow2: the entry of cluster {cluster}, {entry:#x}, has reserved bits"
+            )));
         }
         let at = entry & PLACE;
         if at % self.header.cluster_bytes() != 0 {
@@ -212,7 +254,7 @@ impl Qcow2 {
         if let Some((_, bytes)) = lock(&self.unpacked).as_ref().filter(|(other, _)| *other == packed) {
             return Ok(bytes.clone());
         }
-        let bytes = Arc::new(packed.read(&self.file, &self.header)?);
+        let bytes = Arc::new(packed.read(&*self.file, &self.header)?);
         *lock(&self.unpacked) = Some((packed, bytes.clone()));
         Ok(bytes)
     }
@@ -234,7 +276,7 @@ impl Qcow2 {
                 &bytes
             }
         };
-        let at = writer.refcounts.allocate(&self.file)?;
+        let at = writer.refcounts.allocate(&*self.file)?;
         self.file.write(at, content)?;
         self.remap(writer, cluster, mapping, at | COPIED)
     }
@@ -244,13 +286,8 @@ impl Qcow2 {
         let (l1_index, l2_index) = self.place(cluster);
         let tables = &mut *lock(&self.tables);
         match tables.l1[l1_index] {
-            reserved if reserved & !(COPIED | PLACE) != 0 => {
-                return Err(invalid(format!(
-                    "qcow2: entry {l1_index} of the L1 table, {reserved:#x}, has reserved bits"
-                )));
-            }
             hole if hole & PLACE == 0 => {
-                let at = writer.refcounts.allocate(&self.file)?;
+                let at = writer.refcounts.allocate(&*self.file)?;
                 tables.l1[l1_index] = at | COPIED;
                 tables.l1_changes.insert(l1_index);
                 tables.make_space(self.tables_max());
@@ -321,7 +358,7 @@ impl Qcow2 {
 
     /// Makes data durable, then the tables that refer to it, then frees the clusters to which nothing refers any more.
     fn flush_in_order(&self, writer: &mut Writer) -> io::Result<()> {
-        writer.refcounts.write(&self.file)?;
+        writer.refcounts.write(&*self.file)?;
         self.file.flush()?;
         let has_changes = {
             let tables = &mut *lock(&self.tables);
@@ -344,8 +381,8 @@ impl Qcow2 {
         if has_changes {
             self.file.flush()?;
         }
-        writer.refcounts.apply_frees(&self.file)?;
-        writer.refcounts.write(&self.file)
+        writer.refcounts.apply_frees(&*self.file)?;
+        writer.refcounts.write(&*self.file)
     }
 
     /// Gives up a whole cluster. It reads as zeroes afterwards.
@@ -361,11 +398,26 @@ impl Qcow2 {
     }
 }
 
+/// Refuses an L1 table in which two entries have one L2 table: a change of one part of the disk would change another.
+fn check_l1(l1: &[u64]) -> io::Result<()> {
+    let mut places = HashSet::new();
+    for at in l1.iter().map(|entry| entry & PLACE).filter(|at| *at != 0) {
+        if !places.insert(at) {
+            return Err(invalid(format!(
+                "qcow2: two entries of the L1 table refer to byte {at}; qemu-img check says more"
+            )));
+        }
+    }
+    Ok(())
+}
+
 impl Writer {
     fn check(&self) -> io::Result<()> {
-        match self.has_failed {
+        match self.has_failed || self.refcounts.is_table_unknown() {
             false => Ok(()),
-            true => Err(io::Error::other("qcow2: an earlier flush failed; the image takes no more changes")),
+            true => Err(io::Error::other(
+                "qcow2: an earlier write of tables failed; the image takes no more changes",
+            )),
         }
     }
 }
@@ -421,7 +473,8 @@ impl Device for Qcow2 {
         }
     }
 
-    /// Gives up the whole clusters of the range.
+    /// Gives up the whole clusters of the range. A part of the disk without an L2 table takes one step, so that the work is
+    /// bounded whatever size the header claims.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         if !self.geometry().contains(offset_bytes, length_bytes) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -432,7 +485,19 @@ impl Device for Qcow2 {
         if start >= end {
             return Ok(());
         }
-        self.change(start, end - start, |writer, cluster, _, _| self.discard_cluster(writer, cluster))
+        if lock(&self.writer).is_none() {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
+        let table_reach_bytes = self.l2_entries() * cluster_bytes;
+        let mut at = start;
+        while at < end {
+            let stop = (at / table_reach_bytes + 1).saturating_mul(table_reach_bytes).min(end);
+            if self.has_entry(at / cluster_bytes) {
+                self.change(at, stop - at, |writer, cluster, _, _| self.discard_cluster(writer, cluster))?;
+            }
+            at = stop;
+        }
+        Ok(())
     }
 
     fn discard_unit(&self) -> Option<DiscardUnit> {

@@ -7,9 +7,10 @@ use std::{
     io,
 };
 
-use block::{Device, FileDevice};
-
-use super::header::{Header, REFCOUNT_TABLE_AT};
+use super::{
+    ImageFile,
+    header::{Header, REFCOUNT_TABLE_AT},
+};
 use crate::bytes::{invalid, read as read_bytes};
 
 /// Maximum number of unchanged refcount blocks in memory.
@@ -38,10 +39,12 @@ pub struct Refcounts {
     cursor: u64,
     /// Clusters that are free once nothing on the device refers to them.
     pending_frees: Vec<u64>,
+    /// True while the table moves, and after an error of that.
+    is_table_unknown: bool,
 }
 
 impl Refcounts {
-    pub fn read(file: &FileDevice, header: &Header) -> io::Result<Refcounts> {
+    pub fn read(file: &dyn ImageFile, header: &Header) -> io::Result<Refcounts> {
         let length = u64::from(header.refcount_table_clusters) * header.cluster_bytes();
         let bytes = read_bytes(file, header.refcount_table_at, length as usize)?
             .ok_or_else(|| invalid("qcow2: the refcount table lies behind the end of the file"))?;
@@ -58,6 +61,7 @@ impl Refcounts {
             blocks: BTreeMap::new(),
             cursor: 0,
             pending_frees: Vec::new(),
+            is_table_unknown: false,
         })
     }
 
@@ -66,7 +70,7 @@ impl Refcounts {
     }
 
     /// Returns the block of an entry of the table, which exists.
-    fn block(&mut self, file: &FileDevice, index: usize) -> io::Result<&mut (Vec<u8>, bool)> {
+    fn block(&mut self, file: &dyn ImageFile, index: usize) -> io::Result<&mut (Vec<u8>, bool)> {
         if !self.blocks.contains_key(&index) {
             let at = self.table[index];
             let bytes = match at % self.cluster_bytes {
@@ -89,7 +93,7 @@ impl Refcounts {
     }
 
     /// Returns a refcount, or None if no block has it.
-    fn get(&mut self, file: &FileDevice, cluster: u64) -> io::Result<Option<u64>> {
+    fn get(&mut self, file: &dyn ImageFile, cluster: u64) -> io::Result<Option<u64>> {
         let (index, place) = self.place(cluster);
         if self.table.get(index).is_none_or(|at| *at == 0) {
             return Ok(None);
@@ -98,7 +102,7 @@ impl Refcounts {
         Ok(Some(bytes[place].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))))
     }
 
-    fn set(&mut self, file: &FileDevice, cluster: u64, count: u64) -> io::Result<()> {
+    fn set(&mut self, file: &dyn ImageFile, cluster: u64, count: u64) -> io::Result<()> {
         let (index, place) = self.place(cluster);
         let (bytes, is_changed) = self.block(file, index)?;
         let length = place.len();
@@ -108,7 +112,7 @@ impl Refcounts {
     }
 
     /// Takes a free cluster, at the end of the file if there is none. Returns its place.
-    pub fn allocate(&mut self, file: &FileDevice) -> io::Result<u64> {
+    pub fn allocate(&mut self, file: &dyn ImageFile) -> io::Result<u64> {
         loop {
             let cluster = self.cursor;
             match self.get(file, cluster)? {
@@ -148,7 +152,7 @@ impl Refcounts {
     }
 
     /// Makes the file long enough for a cluster.
-    fn cover(&self, file: &FileDevice, cluster: u64) -> io::Result<()> {
+    fn cover(&self, file: &dyn ImageFile, cluster: u64) -> io::Result<()> {
         let end = (cluster + 1) * self.cluster_bytes;
         if file.geometry().size_bytes < end {
             file.set_size(end)?;
@@ -157,7 +161,7 @@ impl Refcounts {
     }
 
     /// Makes the block that has the refcount of a cluster, in that cluster.
-    fn make_block(&mut self, file: &FileDevice, cluster: u64) -> io::Result<()> {
+    fn make_block(&mut self, file: &dyn ImageFile, cluster: u64) -> io::Result<()> {
         let (index, _) = self.place(cluster);
         if index >= self.table.len() {
             return self.grow_table(file, cluster);
@@ -166,7 +170,7 @@ impl Refcounts {
     }
 
     /// Adds a block in a cluster, with refcounts of 1 for it and the clusters that follow it.
-    fn add_block(&mut self, file: &FileDevice, cluster: u64, used: u64) -> io::Result<()> {
+    fn add_block(&mut self, file: &dyn ImageFile, cluster: u64, used: u64) -> io::Result<()> {
         let (index, _) = self.place(cluster);
         self.cover(file, cluster + used - 1)?;
         self.table[index] = cluster * self.cluster_bytes;
@@ -177,7 +181,9 @@ impl Refcounts {
     }
 
     /// Makes a larger table behind a new block, whose refcounts cover both.
-    fn grow_table(&mut self, file: &FileDevice, cluster: u64) -> io::Result<()> {
+    ///
+    /// After an error it is unknown which table the header has on the device, so that no table may be written any more.
+    fn grow_table(&mut self, file: &dyn ImageFile, cluster: u64) -> io::Result<()> {
         let (index, _) = self.place(cluster);
         let entries = self.cluster_bytes / 8;
         let clusters = ((index as u64 + 1) * 3 / 2).div_ceil(entries);
@@ -186,15 +192,23 @@ impl Refcounts {
                 "qcow2: the refcount table is full; qemu-img convert makes an image with larger clusters";
             return Err(io::Error::new(io::ErrorKind::Unsupported, what));
         }
+        self.is_table_unknown = true;
+        self.replace_table(file, cluster, clusters)?;
+        self.is_table_unknown = false;
+        Ok(())
+    }
+
+    /// Puts a new block in a cluster, and a new table of this many clusters behind it.
+    fn replace_table(&mut self, file: &dyn ImageFile, cluster: u64, clusters: u64) -> io::Result<()> {
         let old = self.table_at / self.cluster_bytes
             ..(self.table_at + self.table.len() as u64 * 8) / self.cluster_bytes;
-        self.table.resize((clusters * entries) as usize, 0);
+        self.table.resize((clusters * self.cluster_bytes / 8) as usize, 0);
         self.add_block(file, cluster, 1 + clusters)?;
         self.table_at = (cluster + 1) * self.cluster_bytes;
         let table: Vec<u8> = self.table.iter().flat_map(|entry| entry.to_be_bytes()).collect();
         file.write(self.table_at, &table)?;
         self.table_changes.clear();
-        self.write(file)?;
+        self.write_blocks(file)?;
         file.flush()?;
         let mut place = self.table_at.to_be_bytes().to_vec();
         place.extend((clusters as u32).to_be_bytes());
@@ -202,6 +216,11 @@ impl Refcounts {
         file.flush()?;
         self.pending_frees.extend(old);
         Ok(())
+    }
+
+    /// Returns true if the table on the device is unknown after an error.
+    pub fn is_table_unknown(&self) -> bool {
+        self.is_table_unknown
     }
 
     /// Gives a cluster up. It is free after [`apply_frees`](Self::apply_frees).
@@ -215,7 +234,7 @@ impl Refcounts {
     }
 
     /// Decrements the refcounts of all clusters that were given up. Nothing on the device refers to them any more.
-    pub fn apply_frees(&mut self, file: &FileDevice) -> io::Result<()> {
+    pub fn apply_frees(&mut self, file: &dyn ImageFile) -> io::Result<()> {
         for cluster in std::mem::take(&mut self.pending_frees) {
             match self.get(file, cluster)? {
                 Some(count @ 1..) => {
@@ -238,19 +257,24 @@ impl Refcounts {
 
     /// Writes all changes. New blocks are durable before the table refers to them: one that is not would say that its own
     /// cluster is free.
-    pub fn write(&mut self, file: &FileDevice) -> io::Result<()> {
-        for (index, (bytes, is_changed)) in &mut self.blocks {
-            if *is_changed {
-                file.write(self.table[*index], bytes)?;
-                *is_changed = false;
-            }
-        }
+    pub fn write(&mut self, file: &dyn ImageFile) -> io::Result<()> {
+        self.write_blocks(file)?;
         if self.table_changes.is_empty() {
             return Ok(());
         }
         file.flush()?;
         for index in std::mem::take(&mut self.table_changes) {
             file.write(self.table_at + 8 * index as u64, &self.table[index].to_be_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn write_blocks(&mut self, file: &dyn ImageFile) -> io::Result<()> {
+        for (index, (bytes, is_changed)) in &mut self.blocks {
+            if *is_changed {
+                file.write(self.table[*index], bytes)?;
+                *is_changed = false;
+            }
         }
         Ok(())
     }

@@ -35,7 +35,7 @@ pub fn read(device: &dyn Device) -> io::Result<Option<Table>> {
 }
 
 fn table(sector_bytes: u64, partitions: Vec<Partition>) -> Table {
-    Table { kind: TableKind::Gpt { sector_bytes: sector_bytes as u32 }, partitions }
+    Table { kind: TableKind::Gpt { sector_bytes: sector_bytes as u32 }, partitions, conflict: None }
 }
 
 /// Reads the table whose header lies in a sector. Returns None if there is no header.

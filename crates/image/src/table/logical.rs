@@ -30,8 +30,8 @@ const SLOTS_MAX: u64 = 16;
 const LINEAR: u64 = 0;
 const ZERO: u64 = 1;
 
-/// Reads the table of logical partitions of the first slot whose metadata, or their backup, is whole. Returns `None` if
-/// there is no super partition.
+/// Reads the table of logical partitions of the first slot whose metadata, or their backup, is whole. The other slots
+/// usually differ after an update of Android, and are not compared. Returns `None` if there is no super partition.
 pub fn read(device: &dyn Device) -> io::Result<Option<Table>> {
     let mut found = None;
     for at in GEOMETRY_AT {
@@ -68,15 +68,26 @@ fn geometry(device: &dyn Device, at: u64, start: &[u8]) -> io::Result<Geometry> 
 }
 
 fn with_geometry(device: &dyn Device, (size, slots): Geometry) -> io::Result<Table> {
-    let mut first = None;
-    // The backups of all slots follow the slots.
-    for slot in (0..slots).flat_map(|slot| [slot, slots + slot]) {
-        match metadata(device, METADATA_AT + slot * size, size) {
-            Ok(partitions) => return Ok(Table { kind: TableKind::Super, partitions }),
-            Err(error) => first = first.or(Some(error)),
+    let mut failed = None;
+    for slot in 0..slots {
+        // The backups of all slots follow the slots.
+        let places = [slot, slots + slot].map(|copy| METADATA_AT + copy * size);
+        let copies = places.map(|at| metadata(device, at, size));
+        let conflict = match &copies {
+            [Ok(first), Ok(backup)] if first != backup => Some(format!(
+                "the copies of the super partition's metadata at the bytes {} and {} differ",
+                places[0], places[1]
+            )),
+            _ => None,
+        };
+        for copy in copies {
+            match copy {
+                Ok(partitions) => return Ok(Table { kind: TableKind::Super, partitions, conflict }),
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
     }
-    Err(first.expect("there is a slot"))
+    Err(failed.expect("there is a slot"))
 }
 
 /// Compares a SHA-256 sum with the bytes that contain it. The sum counts as zeroes.
@@ -201,14 +212,30 @@ pub(crate) mod tests {
     }
 
     fn make_with(device: &dyn Device, partitions: &[Raw<'_>], lists: Lists) {
+        make_slots(device, &[metadata_of(partitions, lists)]);
+    }
+
+    /// Writes the metadata of two slots and their backups.
+    pub(crate) fn make_two(device: &dyn Device, first: &[Raw<'_>], second: &[Raw<'_>]) {
+        make_slots(device, &[first, second].map(|partitions| metadata_of(partitions, Lists::Own)));
+    }
+
+    fn make_slots(device: &dyn Device, slots: &[Vec<u8>]) {
         let mut geometry = vec![0; 52];
         geometry[..4].copy_from_slice(GEOMETRY_MAGIC);
         geometry[4] = 52;
         geometry[40..44].copy_from_slice(&65536u32.to_le_bytes());
-        geometry[44] = 1;
+        geometry[44] = slots.len() as u8;
         geometry[48..52].copy_from_slice(&4096u32.to_le_bytes());
         let geometry = with_sum(geometry, 8);
         GEOMETRY_AT.iter().for_each(|at| device.write(*at, &geometry).unwrap());
+        for (copy, metadata) in slots.iter().chain(slots).enumerate() {
+            device.write(METADATA_AT + copy as u64 * 65536, metadata).unwrap();
+        }
+    }
+
+    /// Makes one copy of metadata.
+    fn metadata_of(partitions: &[Raw<'_>], lists: Lists) -> Vec<u8> {
         let (mut names, mut extents, mut count) = (Vec::new(), Vec::new(), 0u32);
         for (name, list) in partitions {
             let mut entry = [0; 52];
@@ -243,8 +270,7 @@ pub(crate) mod tests {
             header[at + 4..at + 8].copy_from_slice(&entries.to_le_bytes());
             header[at + 8..at + 12].copy_from_slice(&size.to_le_bytes());
         }
-        let metadata = [with_sum(header, 12), tables].concat();
-        [METADATA_AT, METADATA_AT + 65536].iter().for_each(|at| device.write(*at, &metadata).unwrap());
+        [with_sum(header, 12), tables].concat()
     }
 
     const SYSTEM: Raw<'_> =

@@ -96,7 +96,7 @@ impl Sector {
         if let Some(extended) = self.entries.iter().find(|entry| entry.is_used() && entry.is_extended()) {
             self.read_chain(device, extended, &mut partitions)?;
         }
-        Ok(Table { kind: TableKind::Mbr, partitions })
+        Ok(Table { kind: TableKind::Mbr, partitions, conflict: None })
     }
 
     fn partition(&self, number: u32, entry: &Entry, base: u64) -> Partition {

@@ -7,7 +7,7 @@ use std::{io, path::Path, sync::Arc, time::Instant};
 
 use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
-    engine::{self, Engine, FinalSymlink, NewNode, SyncScope},
+    engine::{self, Caller, Engine, FinalSymlink, NewNode, SyncScope},
     format::FileType,
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Overprovision, Plan},
     units::{Ino, Time},
@@ -275,7 +275,7 @@ impl Mounted {
         let found = self.volume.find_entry(dir, &name).map_err(to_io)?.map(|found| found.ino);
         let ino = match (found, pattern.access) {
             (Some(ino), Access::Create) => {
-                self.volume.truncate(ino, 0).map_err(to_io)?;
+                self.volume.begin(Caller::ADMIN).truncate(ino, 0).map_err(to_io)?;
                 ino
             }
             (Some(ino), _) => ino,
@@ -301,26 +301,26 @@ impl Mounted {
 
     pub fn create_file(&mut self, dir: Ino, name: &[u8]) -> io::Result<Ino> {
         let new = NewNode::new(FileType::Regular.mode_bits() | 0o644);
-        self.volume.create(dir, name, &new).map_err(to_io)
+        self.volume.begin(Caller::ADMIN).create(dir, name, &new).map_err(to_io)
     }
 
     pub fn make_dir_at(&mut self, path: &[u8], mode: u16) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         let new = NewNode::new(FileType::Directory.mode_bits() | mode);
-        self.volume.create(dir, &name, &new).map_err(to_io)?;
+        self.volume.begin(Caller::ADMIN).create(dir, &name, &new).map_err(to_io)?;
         Ok(())
     }
 
     pub fn unlink(&mut self, path: &[u8]) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
-        self.volume.unlink(dir, &name).map_err(to_io)
+        self.volume.begin(Caller::ADMIN).unlink(dir, &name).map_err(to_io)
     }
 
     fn remove_tree(&mut self, path: &[u8]) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         let dir = self.volume.lookup(parent, &name).map_err(to_io)?;
         self.empty(dir)?;
-        self.volume.remove_dir(parent, &name).map_err(to_io)
+        self.volume.begin(Caller::ADMIN).remove_dir(parent, &name).map_err(to_io)
     }
 
     fn empty(&mut self, dir: Ino) -> io::Result<()> {
@@ -339,9 +339,9 @@ impl Mounted {
             match is_dir {
                 true => {
                     self.empty(ino)?;
-                    self.volume.remove_dir(dir, &name).map_err(to_io)?;
+                    self.volume.begin(Caller::ADMIN).remove_dir(dir, &name).map_err(to_io)?;
                 }
-                false => self.volume.unlink(dir, &name).map_err(to_io)?,
+                false => self.volume.begin(Caller::ADMIN).unlink(dir, &name).map_err(to_io)?,
             }
         }
         Ok(())
@@ -380,7 +380,7 @@ impl RecordFile for EngineFile<'_> {
     fn write_record(&mut self, record: &[u8], at: u64) -> io::Result<()> {
         self.mounted.tick()?;
         self.pages.forget(at, record.len());
-        self.mounted.volume.write(self.ino, at, record).map_err(to_io)
+        self.mounted.volume.begin(Caller::ADMIN).write(self.ino, at, record).map_err(to_io)
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -410,7 +410,7 @@ impl Planter for EnginePlanter<'_> {
         self.mounted.tick()?;
         let (dir, name) = self.mounted.parent(&self.at(path))?;
         let ino = self.mounted.create_file(dir, &name)?;
-        self.mounted.volume.write(ino, 0, content).map_err(to_io)
+        self.mounted.volume.begin(Caller::ADMIN).write(ino, 0, content).map_err(to_io)
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use f2fs::{
-    engine::{RenameMode, SyncScope},
+    engine::{Caller, RenameMode, SyncScope},
     units::Ino,
 };
 use guest::workload::{Files, Stage, Workload};
@@ -119,7 +119,7 @@ impl EngineFiles<'_> {
         let Some(waiting) = self.waiting.remove(&ino) else { return Ok(()) };
         self.waiting_bytes -= waiting.bytes();
         for (at, bytes) in waiting.pieces {
-            self.mounted.volume.write(ino, at, &bytes).map_err(to_io)?;
+            self.mounted.volume.begin(Caller::ADMIN).write(ino, at, &bytes).map_err(to_io)?;
         }
         Ok(())
     }
@@ -208,7 +208,7 @@ impl Files for EngineFiles<'_> {
             _ => self.write_back(ino)?,
         }
         self.forget(path);
-        self.mounted.volume.truncate(ino, size).map_err(to_io)
+        self.mounted.volume.begin(Caller::ADMIN).truncate(ino, size).map_err(to_io)
     }
 
     fn fsync(&mut self, path: &str) -> io::Result<()> {
@@ -235,7 +235,11 @@ impl Files for EngineFiles<'_> {
         self.forget(to);
         let (from_dir, from) = self.mounted.parent(&self.at(from))?;
         let (to_dir, to) = self.mounted.parent(&self.at(to))?;
-        self.mounted.volume.rename(from_dir, &from, to_dir, &to, RenameMode::Replace).map_err(to_io)
+        self.mounted
+            .volume
+            .begin(Caller::ADMIN)
+            .rename(from_dir, &from, to_dir, &to, RenameMode::Replace)
+            .map_err(to_io)
     }
 
     fn remove(&mut self, path: &str) -> io::Result<()> {

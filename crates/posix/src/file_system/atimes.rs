@@ -76,7 +76,9 @@ impl FileSystem {
 /// Sets the access time without a change of the ctime.
 pub(super) fn set_atime(volume: &mut Engine, ino: Ino, atime: Time) -> f2fs::Result<()> {
     let ctime = volume.stat(ino)?.ctime;
-    volume.set_attr(ino, &SetAttr { atime: Some(atime), ctime: Some(ctime), ..SetAttr::default() })
+    volume
+        .begin(f2fs::engine::Caller::ADMIN)
+        .set_attr(ino, &SetAttr { atime: Some(atime), ctime: Some(ctime), ..SetAttr::default() })
 }
 
 /// Returns true if `relatime` renews the access time (Linux, `relatime_need_update`).

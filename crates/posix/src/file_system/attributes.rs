@@ -77,7 +77,7 @@ impl FileSystem {
                 _ => return Err(Errno::INVAL),
             }
             refuse_sealed(&before)?;
-            volume.truncate(ino, size).map_err(to_errno)?;
+            volume.begin().truncate(ino, size).map_err(to_errno)?;
         }
         let gid = set.gid.unwrap_or(before.gid);
         set.permissions = set.permissions.map(|wanted| permissions::permissions_of(caller, gid, wanted));
@@ -97,7 +97,7 @@ impl FileSystem {
             self.pending_atimes.drop_of(ino);
         }
         if only_status || set != SetAttr::default() {
-            volume.set_attr(ino, &set).map_err(to_errno)?;
+            volume.begin().set_attr(ino, &set).map_err(to_errno)?;
         }
         self.pending_atimes.stat(&volume, ino).map_err(to_errno)
     }

@@ -70,7 +70,7 @@ impl FileSystem {
     pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Result<()> {
         let stat = self.stat(ino)?;
         if stat.kind == FileType::Regular && stat.encrypted {
-            return Err(Errno::NOKEY);
+            self.read_lock()?.require_key(ino).map_err(to_errno)?;
         }
         if mode.open_for == OpenFor::Writing {
             refuse_sealed(&stat)?;
@@ -80,6 +80,10 @@ impl FileSystem {
             }
             if let Some(_reason) = self.read_lock()?.read_only_reason() {
                 return Err(Errno::ROFS);
+            }
+            // Otherwise a cache of the front end would take the data, and only its write-back would fail.
+            if stat.encrypted {
+                return Err(to_errno(f2fs::Error::EncryptedWrite));
             }
         }
         if mode.truncate && stat.kind == FileType::Regular {
@@ -149,20 +153,20 @@ impl FileSystem {
         };
         let mut volume = self.lock(limits)?;
         match origin {
-            _ if self.inodes.is_overwritable(ino) => volume.overwrite_cached(ino, offset, data),
-            WriteOrigin::Cache(_) => volume.write_cached(ino, offset, data),
-            WriteOrigin::Caller => volume.write(ino, offset, data),
+            _ if self.inodes.is_overwritable(ino) => volume.begin().overwrite_cached(ino, offset, data),
+            WriteOrigin::Cache(_) => volume.begin().write_cached(ino, offset, data),
+            WriteOrigin::Caller => volume.begin().write(ino, offset, data),
         }
         .map_err(to_errno)?;
         if drops_privilege {
             let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
             if let Some(permissions) = without_privilege(mode, || caller.is_in(gid)) {
                 let set = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
-                volume.set_attr(ino, &set).map_err(to_errno)?;
+                volume.begin().set_attr(ino, &set).map_err(to_errno)?;
             }
         }
         if drops_capabilities && volume.get_xattr(ino, CAPABILITY).is_ok() {
-            volume.remove_xattr(ino, CAPABILITY).map_err(to_errno)?;
+            volume.begin().remove_xattr(ino, CAPABILITY).map_err(to_errno)?;
         }
         Ok(())
     }
@@ -183,7 +187,7 @@ impl FileSystem {
             let step = buf.len().min((length - done).try_into().unwrap_or(usize::MAX));
             let mut volume = self.write_lock_for(caller)?;
             let count = volume.read(from, from_offset + done, &mut buf[..step]).and_then(|count| {
-                volume.write(to, to_offset + done, &buf[..count])?;
+                volume.begin().write(to, to_offset + done, &buf[..count])?;
                 Ok(count)
             });
             match count {
@@ -216,9 +220,11 @@ impl FileSystem {
         let kind = mode & !KEEP_SIZE;
         match kind {
             COLLAPSE_RANGE if !keep_size => {
-                return volume.collapse_range(ino, offset, length).map_err(to_errno);
+                return volume.begin().collapse_range(ino, offset, length).map_err(to_errno);
             }
-            INSERT_RANGE if !keep_size => return volume.insert_range(ino, offset, length).map_err(to_errno),
+            INSERT_RANGE if !keep_size => {
+                return volume.begin().insert_range(ino, offset, length).map_err(to_errno);
+            }
             0 | ZERO_RANGE => volume.check_allocation(ino, offset, length).map_err(to_errno)?,
             PUNCH_HOLE if keep_size => {}
             _ => return Err(Errno::OPNOTSUPP),
@@ -229,9 +235,9 @@ impl FileSystem {
             let part = (at / PART_BYTES + 1).saturating_mul(PART_BYTES) - at;
             let part = part.min(length - (at - offset));
             match kind {
-                0 => volume.allocate_range(ino, at, part, size),
-                PUNCH_HOLE => volume.punch_hole(ino, at, part),
-                _ => volume.zero_range(ino, at, part, size),
+                0 => volume.begin().allocate_range(ino, at, part, size),
+                PUNCH_HOLE => volume.begin().punch_hole(ino, at, part),
+                _ => volume.begin().zero_range(ino, at, part, size),
             }
             .map_err(to_errno)?;
             at += part;

@@ -11,7 +11,7 @@ use f2fs::{
     units::{Ino, SegNo},
 };
 
-use super::{Caller, End, FileSystem, Limits, Result, to_errno};
+use super::{Caller, End, FileSystem, Result, to_errno};
 use crate::{Errno, FsyncMode, caller::Capability, ioctl::TrimRange, volume_lock::Writing};
 
 /// Maximum time for pending discards at unmount (Linux, `DEF_UMOUNT_DISCARD_TIMEOUT`).
@@ -189,11 +189,11 @@ impl FileSystem {
     pub(super) fn release(&self, ino: Ino) -> Result<()> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
-        let mut prepared = self.prepare_change(&mut volume, Limits::Enforced);
-        while prepared.is_ok() && volume.shrink_nameless(ino, PART_BYTES).unwrap_or(false) {
+        let mut prepared = self.prepare_change(&mut volume);
+        while prepared.is_ok() && volume.begin().shrink_nameless(ino, PART_BYTES).unwrap_or(false) {
             prepared = self.between_parts(&mut volume);
         }
-        volume.release(ino).map_err(to_errno)
+        volume.begin().release(ino).map_err(to_errno)
     }
 
     /// Between two parts of a long operation: readers have a turn, and the volume for the upkeep that is due.
@@ -254,7 +254,7 @@ impl FileSystem {
         }
         for ino in self.inodes.drain() {
             // A damaged inode stays on the volume; everything else becomes durable.
-            ended = ended.and(volume.release(ino));
+            ended = ended.and(volume.begin(f2fs::engine::Caller::ADMIN).release(ino));
         }
         if self.settings.checkpoints { ended.and(volume.unmount()) } else { ended }
     }
@@ -364,8 +364,11 @@ mod tests {
             .finish()
             .unwrap();
         let root = volume.superblock().root_ino;
-        let ino = volume.create(root, b"other", &NewNode::new(0o100_644)).unwrap();
-        volume.write(ino, 0, b"other").unwrap();
+        let ino = volume
+            .begin(f2fs::engine::Caller::ADMIN)
+            .create(root, b"other", &NewNode::new(0o100_644))
+            .unwrap();
+        volume.begin(f2fs::engine::Caller::ADMIN).write(ino, 0, b"other").unwrap();
         volume.unmount().unwrap();
         drop(volume);
         let volume = Engine::open(device.clone(), usual()).unwrap();

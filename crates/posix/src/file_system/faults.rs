@@ -53,7 +53,8 @@ fn with_panics() -> (Arc<Panics>, FileSystem, Ino) {
     let inner = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = format(&inner, "");
     let root = volume.superblock().root_ino;
-    let ino = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();
+    let ino =
+        volume.begin(f2fs::engine::Caller::ADMIN).create(root, b"file", &NewNode::new(0o100_644)).unwrap();
     volume.unmount().unwrap();
     drop(volume);
     let device = Arc::new(Panics { inner, in_flushes: AtomicBool::new(false) });
@@ -113,13 +114,17 @@ impl Failing {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let mut volume = format(&device, "");
         let root = volume.superblock().root_ino;
-        let mut create = |name: &[u8]| volume.create(root, name, &NewNode::new(0o100_644)).unwrap();
+        let mut create = |name: &[u8]| {
+            volume.begin(f2fs::engine::Caller::ADMIN).create(root, name, &NewNode::new(0o100_644)).unwrap()
+        };
         let (ino, held, other) = (create(b"file"), create(b"held"), create(b"other"));
         let fillers: Vec<_> = (0..1000).map(|n: u32| create(n.to_string().as_bytes())).collect();
         // At these offsets the addresses of the pages are in two separate nodes.
         let offsets = [4 << 20, 8 << 20];
-        offsets.iter().for_each(|offset| volume.write(ino, *offset, PAGES).unwrap());
-        volume.write(held, 0, &[2; 1 << 20]).unwrap();
+        offsets
+            .iter()
+            .for_each(|offset| volume.begin(f2fs::engine::Caller::ADMIN).write(ino, *offset, PAGES).unwrap());
+        volume.begin(f2fs::engine::Caller::ADMIN).write(held, 0, &[2; 1 << 20]).unwrap();
         volume.unmount().unwrap();
         let addr_of = |child| volume.nat_entry(Nid(volume.inode(ino).unwrap().child(child).0)).unwrap().addr;
         let nodes = [0, 1].map(|child| u64::from(addr_of(child).0) << 12);

@@ -21,10 +21,10 @@ impl FileSystem {
                 if self.inodes.writers(ino) > u32::from(open_for == OpenFor::Writing) {
                     return Err(Errno::BUSY);
                 }
-                return self.write_lock()?.release_saved(ino).map(blocks).map_err(to_errno);
+                return self.write_lock()?.begin().release_saved(ino).map(blocks).map_err(to_errno);
             }
             Request::ReserveSaved => {
-                return self.write_lock_for(caller)?.reserve_saved(ino).map(blocks).map_err(to_errno);
+                return self.write_lock_for(caller)?.begin().reserve_saved(ino).map(blocks).map_err(to_errno);
             }
             Request::SetLabel(_) if !caller.has(Capability::SysAdmin) => {
                 return Err(Errno::PERM);
@@ -36,6 +36,7 @@ impl FileSystem {
             Request::SetCompression { .. } if open_for == OpenFor::Reading => return Err(Errno::BADF),
             Request::SetCompression { algorithm, log_cluster_blocks } => {
                 self.write_lock()?
+                    .begin()
                     .choose_compression(ino, algorithm, log_cluster_blocks)
                     .map_err(to_errno)?;
                 return Ok(Vec::new());
@@ -59,7 +60,7 @@ impl FileSystem {
             if !owns || protects && !caller.has(Capability::LinuxImmutable) {
                 return Err(Errno::PERM);
             }
-            volume.set_attr(ino, &set).map_err(to_errno)?;
+            volume.begin().set_attr(ino, &set).map_err(to_errno)?;
             return Ok(Vec::new());
         }
         let volume = self.read_lock()?;

@@ -97,10 +97,17 @@ mod tests {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let mut volume = format(&device, "");
         let root = volume.superblock().root_ino;
-        let create =
-            |n| volume.create(root, format!("file{n}").as_bytes(), &NewNode::new(0o100_644)).unwrap();
+        let create = |n| {
+            volume
+                .begin(f2fs::engine::Caller::ADMIN)
+                .create(root, format!("file{n}").as_bytes(), &NewNode::new(0o100_644))
+                .unwrap()
+        };
         let inos: Vec<Ino> = (0..FILES).map(create).collect();
-        volume.set_xattr(inos[0], b"user.note", b"x", XattrMode::Set).unwrap();
+        volume
+            .begin(f2fs::engine::Caller::ADMIN)
+            .set_xattr(inos[0], b"user.note", b"x", XattrMode::Set)
+            .unwrap();
         volume.unmount().unwrap();
         drop(volume);
         let counted = Arc::new(Counted::new(device));

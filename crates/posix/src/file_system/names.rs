@@ -89,7 +89,7 @@ impl FileSystem {
         umask: u16,
     ) -> Result<Stat> {
         self.finish_creation(volume, Some(dir), |volume| {
-            let ino = volume.create_for(dir, name, new, umask)?;
+            let ino = volume.begin().create_for(dir, name, new, umask)?;
             self.pending_atimes.drop_of(ino);
             Ok(ino)
         })
@@ -102,7 +102,7 @@ impl FileSystem {
         let mode = permissions::mode_of_new(&volume, caller, dir, mode)?;
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(mode) };
         self.finish_creation(volume, None, |volume| {
-            let ino = volume.create_nameless_for(dir, &new, umask)?;
+            let ino = volume.begin().create_nameless_for(dir, &new, umask)?;
             self.inodes.mark_held(ino);
             self.pending_atimes.drop_of(ino);
             Ok(ino)
@@ -113,7 +113,7 @@ impl FileSystem {
     pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Result<Stat> {
         let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(0o777) };
         self.finish_creation(self.write_lock_for(caller)?, Some(dir), |volume| {
-            let ino = volume.symlink_for(dir, name, target, &new)?;
+            let ino = volume.begin().symlink_for(dir, name, target, &new)?;
             self.pending_atimes.drop_of(ino);
             Ok(ino)
         })
@@ -122,7 +122,7 @@ impl FileSystem {
     /// Adds a name to an inode and takes a lookup reference on it.
     pub fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat> {
         self.finish_creation(self.write_lock_for(caller)?, Some(dir), |volume| {
-            volume.link(ino, dir, name).map(|()| ino)
+            volume.begin().link(ino, dir, name).map(|()| ino)
         })
     }
 
@@ -130,7 +130,7 @@ impl FileSystem {
         &self,
         mut volume: Writing<'_>,
         dir: Option<Ino>,
-        make: impl FnOnce(&mut Engine) -> f2fs::Result<Ino>,
+        make: impl FnOnce(&mut Writing<'_>) -> f2fs::Result<Ino>,
     ) -> Result<Stat> {
         let ino = make(&mut volume).map_err(to_errno)?;
         self.sync_names(&mut volume, dir)?;
@@ -143,7 +143,7 @@ impl FileSystem {
     pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
         let mut volume = self.write_lock()?;
         self.hold_target(&mut volume, dir, name)?;
-        volume.unlink(dir, name).map_err(to_errno)?;
+        volume.begin().unlink(dir, name).map_err(to_errno)?;
         self.sync_names(&mut volume, [dir])
     }
 
@@ -151,7 +151,7 @@ impl FileSystem {
     pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
         let mut volume = self.write_lock()?;
         self.hold_target(&mut volume, dir, name)?;
-        volume.remove_dir(dir, name).map_err(to_errno)?;
+        volume.begin().remove_dir(dir, name).map_err(to_errno)?;
         self.sync_names(&mut volume, [dir])
     }
 
@@ -178,9 +178,9 @@ impl FileSystem {
             let device = Some(DeviceNumber { major: 0, minor: 0 });
             let whiteout = NewNode::new(FileType::CharDevice.mode_bits());
             let whiteout = NewNode { uid: caller.uid, gid: caller.gid, device, ..whiteout };
-            volume.rename_leaving((from_dir, from), (to_dir, to), mode, &whiteout)
+            volume.begin().rename_leaving((from_dir, from), (to_dir, to), mode, &whiteout)
         } else {
-            volume.rename(from_dir, from, to_dir, to, mode)
+            volume.begin().rename(from_dir, from, to_dir, to, mode)
         };
         renamed.map_err(to_errno)?;
         if leaves_whiteout {
@@ -243,9 +243,12 @@ mod tests {
         let root = volume.superblock().root_ino;
         let user = Caller { uid: 2000, gid: 2000, pid: 0 };
         let new = NewNode { uid: user.uid, gid: user.gid, ..NewNode::new(0o100_644) };
-        let ino = volume.create(root, b"from", &new).unwrap();
+        let ino = volume.begin(f2fs::engine::Caller::ADMIN).create(root, b"from", &new).unwrap();
         let limits = QuotaLimits { inodes_hard: 1, ..QuotaLimits::default() };
-        volume.set_quota_limits(QuotaKind::User, user.uid, limits).unwrap();
+        volume
+            .begin(f2fs::engine::Caller::ADMIN)
+            .set_quota_limits(QuotaKind::User, user.uid, limits)
+            .unwrap();
         let fs = mounted(volume);
         let rename = |caller| fs.rename(caller, (root, b"from"), (root, b"to"), RenameFlags::WHITEOUT);
         assert_eq!(rename(user), Err(Errno::DQUOT));

@@ -107,7 +107,7 @@ mod tests {
         let mut volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "");
         let root = volume.superblock().root_ino;
         let set = SetAttr { permissions: Some(0o2777), gid: Some(GROUP), ..SetAttr::default() };
-        volume.set_attr(root, &set).unwrap();
+        volume.begin(f2fs::engine::Caller::ADMIN).set_attr(root, &set).unwrap();
         (mounted(volume), root)
     }
 
@@ -167,8 +167,11 @@ mod tests {
         let mut volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "");
         let root = volume.superblock().root_ino;
         let new = NewNode { uid: 1000, gid: 1000, ..NewNode::new(0o100_644) };
-        let ino = volume.create(root, b"file", &new).unwrap();
-        volume.set_xattr(ino, b"trusted.note", b"x", Default::default()).unwrap();
+        let ino = volume.begin(f2fs::engine::Caller::ADMIN).create(root, b"file", &new).unwrap();
+        volume
+            .begin(f2fs::engine::Caller::ADMIN)
+            .set_xattr(ino, b"trusted.note", b"x", Default::default())
+            .unwrap();
         let fs = mounted(volume);
         let (Process(_, bare), Process(_, full)) = (&bare_root, &root_user);
         let set_flags = |caller: &Caller, flags: u32| {
@@ -201,7 +204,7 @@ mod tests {
         let root = volume.superblock().root_ino;
         let used = volume.quota_of(QuotaKind::User, 0).unwrap().inodes.get();
         let limits = QuotaLimits { inodes_hard: used, ..QuotaLimits::default() };
-        volume.set_quota_limits(QuotaKind::User, 0, limits).unwrap();
+        volume.begin(f2fs::engine::Caller::ADMIN).set_quota_limits(QuotaKind::User, 0, limits).unwrap();
         let fs = mounted(volume);
         let create =
             |Process(_, caller): &Process| fs.create(*caller, root, b"file", 0o100_644, 0, None).map(drop);

@@ -67,7 +67,7 @@ impl FileSystem {
         check_xattr_name(name)?;
         let mut volume = self.write_lock_for(caller)?;
         self.inodes.mark_with_xattrs(ino);
-        volume.set_xattr(ino, name, value, mode).map_err(to_errno)?;
+        volume.begin().set_xattr(ino, name, value, mode).map_err(to_errno)?;
         let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
         let is_cleared = match group_id_bit {
             GroupIdBit::Cleared => true,
@@ -76,7 +76,7 @@ impl FileSystem {
         };
         if is_cleared {
             let set = SetAttr { permissions: Some(mode & 0o7777 & !SET_GID), ..SetAttr::default() };
-            volume.set_attr(ino, &set).map_err(to_errno)?;
+            volume.begin().set_attr(ino, &set).map_err(to_errno)?;
         }
         Ok(())
     }
@@ -84,7 +84,7 @@ impl FileSystem {
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         check_xattr_name(name)?;
-        match self.write_lock()?.remove_xattr(ino, name).map_err(to_errno) {
+        match self.write_lock()?.begin().remove_xattr(ino, name).map_err(to_errno) {
             // Removing an ACL that does not exist succeeds (Linux, `vfs_remove_acl`).
             Err(Errno::NODATA) if name.starts_with(b"system.posix_acl_") => Ok(()),
             done => done,

@@ -50,6 +50,22 @@ impl Algorithm {
             Algorithm::LzoRle => "lzo-rle",
         }
     }
+
+    /// Parses an algorithm with an optional level after a colon: `lz4`, `zstd:19`. Without a level it is 0, the
+    /// algorithm's own. The levels are those of Linux: none for LZO, those of LZ4HC, those of zstd
+    /// (`f2fs_is_compress_level_valid`).
+    #[must_use]
+    pub fn parse_with_level(text: &str) -> Option<(Algorithm, u8)> {
+        let (name, level) = text.split_once(':').unwrap_or((text, "0"));
+        let algorithm = (0..=3).filter_map(Algorithm::from_code).find(|one| one.name() == name)?;
+        let most = match algorithm {
+            Algorithm::Lzo | Algorithm::LzoRle => 0,
+            Algorithm::Lz4 => 12,
+            Algorithm::Zstd => 22,
+        };
+        let level = level.parse().ok().filter(|level| *level <= most)?;
+        Some((algorithm, level))
+    }
 }
 
 /// Range of the log2 of a cluster's blocks (Linux, `MIN_COMPRESS_LOG_SIZE` and `MAX_COMPRESS_LOG_SIZE`).

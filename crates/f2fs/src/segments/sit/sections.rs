@@ -1,4 +1,4 @@
-//! The search for a section in the segment table.
+//! The search for the section to clean, in the segment table. Free sections are found in `search`.
 
 use std::collections::BinaryHeap;
 

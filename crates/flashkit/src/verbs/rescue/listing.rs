@@ -103,8 +103,9 @@ impl Manifest {
         let Some((_, file)) = &mut self.file else { return };
         let start = if self.rows == 0 { "[\n" } else { ",\n" };
         self.rows += 1;
-        let written =
-            file.write_all(start.as_bytes()).and_then(|()| Ok(serde_json::to_writer(file, &Row::of(found))?));
+        let written = serde_json::to_string(&Row::of(found))
+            .map_err(io::Error::from)
+            .and_then(|row| write!(file, "{start}{}", f2fs::printable::json(&row)));
         self.failed = self.failed.take().or(written.err());
     }
 

@@ -1,5 +1,8 @@
 //! The command as users call it: its output, its files, its exit code.
 
+mod cards;
+
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::{fs, path::Path, process::Command};
@@ -333,96 +336,6 @@ fn wrong_arguments_are_reported_and_nothing_is_written() {
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{left:?}");
 }
 
-#[test]
-fn volumes_are_shaped_for_cards() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    let shape = |image: &str| {
-        let info: serde_json::Value = serde_json::from_str(&ok(dir, &["info", "--json", image])).unwrap();
-        (info["segments_per_section"].as_u64().unwrap(), info["sections_per_zone"].as_u64().unwrap())
-    };
-    let said = ok(dir, &["mkfs", "a.img", "--size", "256M", "--card", "bergmann-stick"]);
-    assert!(said.contains("active_logs=2") && said.contains("multiple of 4.00 MiB"), "{said}");
-    assert_eq!(shape("a.img"), (2, 1));
-    ok(dir, &["mkfs", "-q", "b.img", "--size", "256M", "--card", "bergmann-stick", "-s", "1", "-z", "4"]);
-    assert_eq!(shape("b.img"), (1, 4));
-    let said = ok(dir, &["mkfs", "a2.img", "--size", "256M", "--card", "transcend-16g-desktop"]);
-    assert!(said.contains("mount -o mode=lfs,active_logs=6"), "{said}");
-    assert_eq!(shape("a2.img"), (1, 2), "no limit of open units: logs share one");
-    // Both the card and the profile are files.
-    ok(dir, &["card", "new", "sd.card", "--profile", "survey-class4", "--size", "256M", "--preconditioned"]);
-    ok(dir, &["mkfs", "-q", "c.img", "--size", "256M", "--card", "sd.card"]);
-    assert_eq!(shape("c.img"), (2, 1));
-    let profile = ok(dir, &["card", "show", "survey-class4"]).replace("4194304", "8388608");
-    fs::write(dir.join("own.toml"), profile).unwrap();
-    ok(dir, &["mkfs", "-q", "d.img", "--size", "256M", "--card", "own.toml"]);
-    assert_eq!(shape("d.img"), (4, 1));
-    assert!(fails(dir, &["mkfs", "e.img", "--size", "256M", "--card", "nothing"]).contains("card list"));
-    assert!(fails(dir, &["mkfs", "e.img", "--size", "256M", "--probe"]).contains("no such file"));
-    assert!(!dir.join("e.img").exists());
-}
-
-#[test]
-fn a_volume_is_made_on_a_card_that_is_probed_first() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    ok(dir, &["card", "new", "sd.card", "--profile", "bergmann-stick", "--preconditioned"]);
-    ok(dir, &["probe", "bergmann-stick", "--write", "-y", "--profile", "found.toml", "--html", "found.html"]);
-    let shown = ok(dir, &["card", "show", "found.toml"]);
-    assert!(shown.contains("open_units = 2") && shown.contains("au_bytes = 4194304"), "{shown}");
-    assert!(fs::read_to_string(dir.join("found.html")).unwrap().contains("<svg"));
-    let said = ok(dir, &["mkfs", "sd.card", "--probe"]);
-    assert!(said.contains("active_logs=2") && said.contains("keeps 2 units open"), "{said}");
-    let info: serde_json::Value = serde_json::from_str(&ok(dir, &["info", "--json", "sd.card"])).unwrap();
-    assert_eq!(info["segments_per_section"], 2);
-    // The probe wrote to the card, which has counted that.
-    let stats: serde_json::Value =
-        serde_json::from_str(&ok(dir, &["card", "stats", "--json", "sd.card"])).unwrap();
-    assert!(stats["counters"]["host"]["written_bytes"].as_u64().unwrap() > 16 << 20, "{stats}");
-}
-
-#[test]
-fn a_probe_writes_only_with_permission() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    let before = vec![0xA5; 4 << 20];
-    fs::write(dir.join("disk"), &before).unwrap();
-    assert!(fails(dir, &["probe", "disk", "--write"]).contains("confirm with -y"));
-    assert!(fails(dir, &["probe", "disk", "--profile", "found.toml", "--write"]).contains("confirm with -y"));
-    let found = ok(dir, &["probe", "disk"]);
-    assert!(found.contains("not measured"), "{found}");
-    assert!(fs::read(dir.join("disk")).unwrap() == before);
-    let json: serde_json::Value = serde_json::from_str(&ok(dir, &["probe", "disk", "--json"])).unwrap();
-    assert_eq!(json["written_bytes"], 0);
-}
-
-/// A file may be called like a profile: the file takes precedence, and the probe asks before it writes.
-#[test]
-fn a_probe_prefers_an_existing_file_to_a_profile_of_that_name() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    let before = vec![0xA5; 4 << 20];
-    fs::write(dir.join("bergmann-stick"), &before).unwrap();
-    assert!(fails(dir, &["probe", "bergmann-stick", "--write"]).contains("confirm with -y"));
-    assert!(ok(dir, &["probe", "bergmann-stick"]).contains("4 MiB"));
-    assert!(fs::read(dir.join("bergmann-stick")).unwrap() == before);
-    // A card in a file holds user data. An unreadable card is not a plain file either.
-    ok(dir, &["card", "new", "sd.card", "--profile", "survey-class4", "--size", "64M"]);
-    assert!(fails(dir, &["probe", "sd.card", "--write"]).contains("confirm with -y"));
-    fs::write(dir.join("sd.card.card"), "{").unwrap();
-    for arguments in [&["probe", "sd.card", "--write", "-y"][..], &["card", "show", "sd.card"]] {
-        let error = fails(dir, arguments);
-        assert!(error.contains("sd.card.card: not the state of a card"), "{error}");
-    }
-    // A profile's file stands for a card of this profile.
-    let profile = ok(dir, &["card", "show", "survey-class4"]);
-    fs::write(dir.join("own.toml"), &profile).unwrap();
-    assert!(ok(dir, &["probe", "own.toml", "--write", "--budget", "64M"]).contains("7600 MiB"));
-    assert_eq!(fs::read_to_string(dir.join("own.toml")).unwrap(), profile);
-    assert!(fails(dir, &["card", "show", "bergmann"]).contains("card list"));
-    assert!(fails(dir, &["probe", "/dev/nothing"]).contains("no such file or device"));
-}
-
 /// A mount that is removed when the test ends, even if it fails.
 struct Mounted(std::path::PathBuf);
 
@@ -489,97 +402,9 @@ fn devices_in_use_are_left_as_they_are() {
 }
 
 #[test]
-fn a_served_card_is_probed_over_nbd() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("sd.card");
-    let dir = dir.path();
-    ok(dir, &["card", "new", "sd.card", "--profile", "survey-class10", "--size", "256M"]);
-    let address = format!("unix:{}", dir.join("socket").display());
-    let serving =
-        flash::verbs::serve(&path, &address.parse().unwrap(), flash::verbs::Serve::default()).unwrap();
-    for address in [address, serving.uri()] {
-        let found = ok(dir, &["probe", &address]);
-        assert!(found.contains("256 MiB") && found.contains("random reads of 4 KiB"), "{found}");
-    }
-    assert_eq!(serving.card().with_model(|model| model.counters().host.writes), 0);
-    serving.stop().unwrap();
-}
-
-#[test]
-fn a_study_of_our_own_file_system_is_kept_and_compared() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    let study = |output: &str| {
-        ok(
-            dir,
-            &["study", "-o", output, "--fs", "flashkit", "--size", "2M", "-e", "1", "-e", "copy", "-j", "1"],
-        )
-    };
-    let text = study("a");
-    assert!(text.contains("Buffered write") && text.contains("remove tree"), "{text}");
-    let page = fs::read_to_string(dir.join("a/report.html")).unwrap();
-    assert!(page.contains("<svg") && page.ends_with("</html>\n"), "{page}");
-    assert_eq!(fs::read_to_string(dir.join("a/figures.csv")).unwrap().lines().count(), 1 + 2 + 4);
-    study("b");
-    assert_eq!(ok(dir, &["report", "a", "b"]), "no change\n");
-    assert_eq!(ok(dir, &["report", "a"]), text);
-    assert!(ok(dir, &["report", "a", "--json"]).contains("\"clock\": \"device\""));
-    let listed = ok(dir, &["study", "--list", "--fs", "flashkit"]);
-    assert_eq!(listed.lines().count(), 5, "{listed}");
-}
-
-#[test]
-fn only_a_study_with_rivals_reports_a_missing_guest() {
-    let dir = tempfile::tempdir().unwrap();
-    let told = |more: &[&'static str]| {
-        let small = ["study", "-o", "a", "--size", "2M", "-e", "mount", "-j", "1"];
-        let run = flashkit(dir.path(), &[&small[..], more].concat());
-        assert!(run.status.success(), "{more:?}");
-        String::from_utf8(run.stderr).unwrap().contains("no kernel for the lab's guest")
-    };
-    assert!(told(&[]) && !told(&["--fs", "flashkit"]));
-}
-
-#[test]
-fn a_directory_is_measured_repeatedly() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    fs::create_dir(dir.join("place")).unwrap();
-    let small = ["--size", "1M", "--runs", "2"];
-    let call = |more: &[&'static str]| [&["bench", "place"], &small[..], more].concat();
-    let text = ok(dir, &call(&["-o", "before", "-e", "write_fsync"]));
-    assert!(text.contains("Write and fsync, 4 KiB records (here, "), "{text}");
-    assert!(text.contains("sequential") && text.contains("outliers"), "{text}");
-    let json = ok(dir, &call(&["-o", "after", "-e", "2", "--json"]));
-    let records: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(records[0]["phases"][1]["runs"]["runs"].as_array().unwrap().len(), 2, "{json}");
-    assert!(records[0]["clock"].as_str().unwrap().starts_with("wall"), "{json}");
-    assert!(ok(dir, &["report", "before"]).contains("here"));
-    ok(dir, &["report", "before", "after"]);
-    assert_eq!(fs::read_dir(dir.join("place")).unwrap().count(), 0, "it is left as it was");
-
-    assert!(fails(dir, &["bench", "nothing"]).contains("nothing"));
-    assert!(fails(dir, &["bench", "place", "-e", "mount"]).contains("its own device"));
-    assert!(fails(dir, &["bench", "place", "-e", "2", "--fsync-size", "4EiB"]).contains("bytes are free"));
-}
-
-#[test]
-fn a_study_without_a_guest_or_a_place_for_results_reports_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    fs::write(dir.join("file"), "").unwrap();
-    let error = fails(dir, &["study", "-o", "file", "--fs", "flashkit"]);
-    assert!(error.contains("file: cannot store results"), "{error}");
-    let error = fails(dir, &["study", "-o", "a", "--fs", "ext4"]);
-    assert!(error.contains("ext4: the kernel for the lab's guest is not in"), "{error}");
-    let error = fails(dir, &["report", "nowhere"]);
-    assert!(error.contains("nowhere: contains no readable study"), "{error}");
-}
-
-#[test]
 fn space_saved_by_compression_is_released_and_reserved() {
     use f2fs::{
-        engine::{Engine, NewNode, Options, SetAttr},
+        engine::{Caller, Engine, NewNode, Options, SetAttr},
         format::inode::flag,
         units::Time,
     };
@@ -592,9 +417,9 @@ fn space_saved_by_compression_is_released_and_reserved() {
     let mut volume = Engine::open(std::sync::Arc::new(device), Options::new(Time::default)).unwrap();
     let root = volume.superblock().root_ino;
     let flags = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
-    volume.set_attr(root, &flags).unwrap();
-    let ino = volume.create(root, b"file", &NewNode::new(0o100_644)).unwrap();
-    volume.write(ino, 0, &[7; 65536]).unwrap();
+    volume.begin(Caller::ADMIN).set_attr(root, &flags).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(root, b"file", &NewNode::new(0o100_644)).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &[7; 65536]).unwrap();
     volume.unmount().unwrap();
     drop(volume);
 
@@ -613,57 +438,4 @@ fn space_saved_by_compression_is_released_and_reserved() {
     let report = ok(dir, &["compression", "v.img:/file", "--reserve", "--json"]);
     assert!(report.contains("\"releasable_blocks\": 12"), "{report}");
     assert_eq!(ok(dir, &["cat", "v.img:/file"]).len(), 65536);
-}
-
-#[test]
-fn requests_to_a_card_are_recorded_and_replayed() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    ok(dir, &["card", "new", "sd.card", "--profile", "survey-emmc51", "--size", "256M"]);
-    fs::write(dir.join("plan.toml"), "seed = 7\nunreadable_bytes = [{ start = 4096, end = 8192 }]\n")
-        .unwrap();
-    let socket = dir.join("socket");
-    let address = format!("unix:{}", socket.display());
-    let mut server = Command::new(env!("CARGO_BIN_EXE_flashkit"))
-        .current_dir(dir)
-        .args([
-            "card",
-            "serve",
-            "sd.card",
-            "--nbd",
-            &address,
-            "--faults",
-            "plan.toml",
-            "--trace",
-            "asked.fio",
-        ])
-        .spawn()
-        .unwrap();
-    let patience = std::time::Instant::now();
-    while !socket.exists() && patience.elapsed().as_secs() < 60 {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    let client = block::nbd::Client::connect(&address.parse().unwrap()).unwrap();
-    let mut buf = [0; 4096];
-    (0..100).for_each(|n| block::Device::write(&client, n * 8192, &[n as u8; 8192]).unwrap());
-    block::Device::read(&client, 0, &mut buf).unwrap();
-    assert!(block::Device::read(&client, 4096, &mut buf).is_err(), "the plan requests it");
-    block::Device::flush(&client).unwrap();
-    drop(client);
-    rustix::process::kill_process(rustix::process::Pid::from_child(&server), rustix::process::Signal::INT)
-        .unwrap();
-    assert!(server.wait().unwrap().success());
-    let asked = fs::read_to_string(dir.join("asked.fio")).unwrap();
-    assert!(asked.starts_with("fio version 3 iolog") && asked.matches(" write ").count() == 100, "{asked}");
-    let told = ok(dir, &["card", "replay", "asked.fio", "--profile", "bergmann-stick", "--json"]);
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    assert_eq!(told["counters"]["host"]["writes"], 100);
-    // All writes go to the front area, in order, and take the same time.
-    assert_eq!(told["latencies_ns"]["write"][0][1], 100, "{told}");
-    let text = ok(dir, &["card", "replay", "asked.fio", "--profile", "bergmann-stick", "--preconditioned"]);
-    assert!(text.contains("time of writes") && text.contains("p99.9 "), "{text}");
-    assert!(
-        fails(dir, &["card", "replay", "plan.toml", "--profile", "bergmann-stick"])
-            .contains("plan.toml: the trace has no requests")
-    );
 }

@@ -1,4 +1,4 @@
-//! Properties of a served device beyond [`Device`].
+//! Properties of a device beyond [`Device`]: durable writes, zeroes and holes.
 
 use std::{io, ops::Range, sync::Arc};
 
@@ -18,7 +18,7 @@ pub enum Space {
     Keep,
 }
 
-/// A device as an NBD server exports it. The defaults work for every device.
+/// A device as a server exports it. The defaults work for every device.
 pub trait Export: Device {
     /// Writes data that is durable when the call returns.
     ///
@@ -57,11 +57,7 @@ pub trait Export: Device {
 }
 
 /// Writes zeroes as bytes.
-pub(super) fn write_zero_bytes(
-    device: &(impl Device + ?Sized),
-    offset_bytes: u64,
-    length_bytes: u64,
-) -> io::Result<()> {
+fn write_zero_bytes(device: &(impl Device + ?Sized), offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
     let zeroes = vec![0; ZEROES.min(length_bytes as usize)];
     let mut done = 0;
     while done < length_bytes {

@@ -1,0 +1,36 @@
+//! Content that a repair cannot keep.
+
+/// Content that a change of a repair gives up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Loss {
+    /// A node, with the blocks and nodes that it names.
+    Node,
+    /// A name of an inode that is not in use.
+    Name,
+    /// A block of a directory that cannot be read.
+    DirBlock,
+    /// An address outside the main area, whose block is not known.
+    Address,
+    /// Extended attributes.
+    Xattrs,
+}
+
+impl Loss {
+    /// Returns a sentence about a number of losses. A loss may be counted twice: when a node is freed, and when its
+    /// number is cleared.
+    pub fn sentence(self, count: u64) -> String {
+        match self {
+            Loss::Node => format!("up to {count} nodes are lost, with the blocks of files that they name"),
+            Loss::Name => format!("up to {count} names are removed, because their inodes are lost"),
+            Loss::DirBlock => {
+                format!("up to {count} blocks of directories are freed, because they cannot be read")
+            }
+            Loss::Address => {
+                format!("up to {count} blocks of files are lost, because nothing tells their addresses")
+            }
+            Loss::Xattrs => {
+                format!("the extended attributes of up to {count} inodes are cleared from the damage on")
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Damaged checkpoint packs: the newest nodes count, although the other pack has older ones.
+
+mod support;
+
+#[path = "support/volume.rs"]
+mod volume;
+
+use std::{mem::offset_of, ops::Range, sync::Arc};
+
+use block::{Device, MemoryDevice};
+use f2fs::{
+    engine::{Engine, Options as VolumeOptions},
+    format::{checkpoint::raw::Checkpoint, crc::f2fs_crc},
+};
+use f2fs_rescue::{Grade, Options};
+use support::{compare, overwrite, rescued, tree_of};
+use volume::{BLOCK, FEATURES, content, open, sound};
+
+/// Distance of the packs.
+const PACK_BYTES: u64 = 2 << 20;
+
+/// A volume that was changed after a checkpoint: each checkpoint has its own pack.
+fn changed(which: usize) -> Arc<MemoryDevice> {
+    let device = sound(which);
+    let volume = open(device.clone());
+    volume.remove_dir_all("/dir-3").expect("it is there");
+    for n in 0..50 {
+        volume.write(format!("/dir-5/new-{n}"), content(n, 20_000)).expect("there is space");
+        volume.write(format!("/dir-4/file-{}", 14 * n + 4), content(n, 70_000)).expect("there is space");
+    }
+    volume.rename("/a/b", "/b").expect("it is there");
+    volume.close().expect("in memory");
+    device
+}
+
+/// Bytes of the newest pack.
+fn newest_pack(device: &Arc<MemoryDevice>) -> Range<u64> {
+    let packs = {
+        let volume = Engine::open(device.clone(), VolumeOptions::read_only()).expect("a sound volume");
+        u64::from(volume.superblock().checkpoint.start.0) * BLOCK
+    };
+    let version = |at: u64| {
+        let mut bytes = [0; 8];
+        device.read(at, &mut bytes).expect("in memory");
+        u64::from_le_bytes(bytes)
+    };
+    let [first, second] = [packs, packs + PACK_BYTES];
+    let start = if version(first) > version(second) { first } else { second };
+    let mut bytes = [0; 4];
+    device
+        .read(start + offset_of!(Checkpoint, cp_pack_total_block_count) as u64, &mut bytes)
+        .expect("in memory");
+    start..start + u64::from(u32::from_le_bytes(bytes)) * BLOCK
+}
+
+/// Rescues a changed volume without a part of its newest pack, and expects the whole tree.
+fn expect_newest(damage: impl Fn(Range<u64>) -> Range<u64>) -> Grade {
+    let mut worst = Grade::Whole;
+    for which in 0..FEATURES.len() {
+        let device = changed(which);
+        let expected = tree_of(device.clone());
+        overwrite(&device, damage(newest_pack(&device)), 0);
+        let result = rescued(device, &Options::default());
+        assert_eq!(compare(&expected, &result.tree).1, Vec::<String>::new(), "{:?}", result.losses);
+        assert_eq!(result.tree.len(), expected.len(), "removed files are not part of the tree");
+        let grades = result.found.iter().filter_map(|found| found.certainty).map(|it| it.grade());
+        worst = grades.fold(worst, Grade::max);
+    }
+    worst
+}
+
+#[test]
+fn the_newest_pack_counts_without_its_first_block() {
+    assert_eq!(expect_newest(|pack| pack.start..pack.start + BLOCK), Grade::Whole);
+}
+
+#[test]
+fn without_the_end_of_the_newest_pack_newer_nodes_count() {
+    assert_eq!(expect_newest(|pack| pack.end - BLOCK..pack.end), Grade::Likely);
+}
+
+#[test]
+fn without_the_newest_pack_newer_nodes_count() {
+    assert_eq!(expect_newest(|pack| pack), Grade::Likely);
+}
+
+#[test]
+fn a_pack_whose_ends_differ_in_their_length_is_not_used() {
+    let device = changed(0);
+    let expected = tree_of(device.clone());
+    let start = newest_pack(&device).start;
+    let mut head = vec![0; BLOCK as usize];
+    device.read(start, &mut head).expect("in memory");
+    let mut put = |at: usize, value: u32| head[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    put(offset_of!(Checkpoint, cp_pack_total_block_count), 512);
+    put(offset_of!(Checkpoint, cp_pack_start_sum), 400);
+    let sum_at = BLOCK as usize - 4;
+    let sum = f2fs_crc(&head[..sum_at]);
+    head[sum_at..].copy_from_slice(&sum.to_le_bytes());
+    device.write(start, &head).expect("in memory");
+    let result = rescued(device, &Options::default());
+    assert_eq!(compare(&expected, &result.tree).1, Vec::<String>::new(), "{:?}", result.losses);
+}

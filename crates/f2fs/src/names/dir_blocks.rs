@@ -1,0 +1,82 @@
+//! The blocks that a walk through a directory has met. A sound directory has each block of the device once;
+//! without this rule, one block of a hostile volume could stand for names without bound.
+
+use rustc_hash::FxHashMap;
+
+use crate::{Error, Place, units::BlockAddr};
+
+/// Maximum number of addresses that are damage each; then the walk ends.
+const REPEATED_MAX: u32 = 4096;
+
+/// Blocks of the device that a walk through a directory has met. A walk in parts hands them from part to part.
+#[derive(Debug, Default)]
+pub struct SeenBlocks {
+    /// Number of the directory's block at each address.
+    blocks: FxHashMap<BlockAddr, u64>,
+    /// Addresses that were met again.
+    repeated: u32,
+}
+
+/// An address that a directory has more than once.
+#[derive(Debug)]
+pub(super) enum Repeated {
+    /// The walk goes on behind it.
+    Block(Error),
+    /// The walk ends.
+    TooOften(Error),
+}
+
+impl SeenBlocks {
+    /// Adds a block of the directory. Returns the block that was met at its address before, if it is another one. A
+    /// block without an address yet is not counted.
+    pub(super) fn enter(&mut self, addr: BlockAddr, block: u64) -> Option<u64> {
+        if !addr.is_real() {
+            return None;
+        }
+        let first = *self.blocks.entry(addr).or_insert(block);
+        (first != block).then_some(first)
+    }
+
+    /// Replaces the block at an address that the block before has left.
+    pub(super) fn replace(&mut self, addr: BlockAddr, block: u64) {
+        self.blocks.insert(addr, block);
+    }
+
+    /// Counts an address that the directory has more than once.
+    pub(super) fn repeat(&mut self, addr: BlockAddr, place: Place) -> Repeated {
+        self.repeated = self.repeated.saturating_add(1);
+        match self.repeated < REPEATED_MAX {
+            true => Repeated::Block(Error::corrupt(place, format!("the directory has {addr} twice"))),
+            false => {
+                let what = format!("the directory has {REPEATED_MAX} blocks twice; the rest is left out");
+                Repeated::TooOften(Error::corrupt(place, what))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Ino;
+
+    #[test]
+    fn a_block_may_be_met_again_and_another_one_at_its_address_may_not() {
+        let mut seen = SeenBlocks::default();
+        assert_eq!([seen.enter(BlockAddr(9), 1), seen.enter(BlockAddr(9), 1)], [None, None]);
+        assert_eq!(seen.enter(BlockAddr(9), 2), Some(1));
+        seen.replace(BlockAddr(9), 2);
+        assert_eq!([seen.enter(BlockAddr(9), 2), seen.enter(BlockAddr(9), 1)], [None, Some(2)]);
+        assert_eq!([seen.enter(BlockAddr::NEW, 1), seen.enter(BlockAddr::NEW, 2)], [None, None]);
+    }
+
+    #[test]
+    fn a_walk_ends_after_a_fixed_number_of_repeated_addresses() {
+        let mut seen = SeenBlocks::default();
+        let place = || Place::Dir(Ino(4), 1);
+        for _ in 1..REPEATED_MAX {
+            assert!(matches!(seen.repeat(BlockAddr(9), place()), Repeated::Block(_)));
+        }
+        assert!(matches!(seen.repeat(BlockAddr(9), place()), Repeated::TooOften(_)));
+    }
+}

@@ -1,0 +1,93 @@
+//! Encrypted volumes and `--key`.
+
+use std::{fs, path::Path};
+
+use support::{fails, flashkit, ok};
+
+mod support;
+
+/// Unpacks the golden image whose encrypted directory has the key of 64 bytes 0x5A.
+fn encrypted(dir: &Path) {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden/encrypted.img.zst");
+    let packed = fs::File::open(golden).expect("a golden image");
+    let image = fs::File::create(dir.join("card.img")).expect("a file");
+    zstd::stream::copy_decode(packed, image).expect("a zstd stream");
+    fs::write(dir.join("master.key"), [0x5A; 64]).expect("a file");
+    fs::write(dir.join("other.key"), "5b".repeat(64) + "\n").expect("a file");
+}
+
+#[test]
+fn files_and_names_are_shown_with_the_key() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let dir = folder.path();
+    encrypted(dir);
+    let names = ok(dir, &["ls", "card.img:/locked", "--key", "master.key"]);
+    assert!(
+        names.starts_with("crowd\ndir\nempty\nfifo\nlong\n") && names.ends_with("short\nsymlink\n"),
+        "{names}"
+    );
+    let digits = "5a".repeat(64);
+    assert_eq!(ok(dir, &["cat", "card.img:/locked/symlink", "--key", &digits]), "secret\n");
+    assert_eq!(
+        ok(dir, &["cat", "card.img:/locked/short", "--key", "other.key", "--key", "master.key"]),
+        "secret\n"
+    );
+    ok(dir, &["cp", "card.img:/locked/dir/child", "copy", "--key", "master.key"]);
+    assert_eq!(fs::read(dir.join("copy")).expect("it was copied"), b"child");
+    ok(dir, &["export", "card.img", "out", "--key", "master.key"]);
+    assert_eq!(fs::read(dir.join("out/locked/short")).expect("it was exported"), b"secret\n");
+    assert_eq!(fs::read_link(dir.join("out/locked/symlink")).expect("a link"), Path::new("short"));
+    assert_eq!(fs::read_dir(dir.join("out/locked/crowd")).expect("a directory").count(), 250);
+}
+
+#[test]
+fn a_wrong_key_is_an_error_and_never_rubbish() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let dir = folder.path();
+    encrypted(dir);
+    let right = "29028e0936eaa81dcfae55bb7e802a83";
+    for path in ["card.img:/locked", "card.img:/locked/short"] {
+        let told = fails(dir, &["ls", path, "--key", "other.key"]);
+        assert!(
+            told.contains(&format!("encrypted with the key {right}, which is none of those given")),
+            "{told}"
+        );
+    }
+    let told = fails(dir, &["cat", "card.img:/plain", "--key", "5a5a"]);
+    assert!(told.contains("5a5a"), "{told}");
+    fs::write(dir.join("wrapped.key"), [1; 96]).expect("a file");
+    let told = fails(dir, &["cat", "card.img:/plain", "--key", "wrapped.key"]);
+    assert!(told.contains("wrapped by hardware"), "{told}");
+    assert_eq!(ok(dir, &["cat", "card.img:/plain", "--key", "other.key"]), "open to all\n");
+}
+
+#[test]
+fn export_leaves_out_files_without_a_key_and_goes_on() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let dir = folder.path();
+    encrypted(dir);
+    let output = flashkit(dir, &["export", "card.img", "out"]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8(output.stderr).expect("text");
+    assert!(told.contains("locked: encrypted, and the key is missing"), "{told}");
+    assert_eq!(fs::read(dir.join("out/plain")).expect("it was exported"), b"open to all\n");
+    assert!(!dir.join("out/locked").exists());
+    ok(dir, &["export", "card.img", "raw", "--raw"]);
+    assert_eq!(fs::read_dir(dir.join("raw/locked")).expect("a directory").count(), 8);
+}
+
+#[test]
+fn rescue_refuses_keys_and_loses_what_is_encrypted() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let dir = folder.path();
+    encrypted(dir);
+    let told = fails(dir, &["rescue", "card.img", "out", "--key", "master.key"]);
+    assert!(told.contains("rescue does not decrypt"), "{told}");
+    assert!(!dir.join("out").exists());
+    let output = flashkit(dir, &["rescue", "card.img", "out"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert_eq!(fs::read(dir.join("out/plain")).expect("it was rescued"), b"open to all\n");
+    let secret = |name: &str| fs::read(dir.join("out/locked").join(name)).is_ok_and(|it| it == b"secret\n");
+    assert!(!secret("short") && !secret("#5"));
+}

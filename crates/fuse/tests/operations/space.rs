@@ -1,0 +1,158 @@
+//! Full volumes, the largest file, and trimming.
+
+use super::*;
+
+#[test]
+fn free_blocks_are_trimmed() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(128);
+    fs::write(bench.path("file"), noise(20 << 20, 3)).unwrap();
+    File::open(bench.path("file")).unwrap().sync_all().unwrap();
+    fs::remove_file(bench.path("file")).unwrap();
+    let stored = || fs::metadata(bench.image()).unwrap().blocks() * 512;
+    let before = stored();
+    let said = bench.shell("fstrim -v .");
+    assert!(said.contains("trimmed"), "{said}");
+    assert!(stored() + (16 << 20) < before, "{before} bytes became {}", stored());
+    if rustix::process::geteuid().is_root() {
+        bench.shell("! setpriv --reuid 65534 --clear-groups fstrim . 2> /dev/null");
+    }
+    bench.unmount_clean();
+}
+
+#[test]
+fn filling_the_volume_fails_without_a_sync() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    fs::write(bench.path("old"), "looked at, so that the kernel knows all of it").unwrap();
+    fs::metadata(bench.path("old")).unwrap();
+    for name in ["new", "old"] {
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(bench.path(name)).unwrap();
+        let chunk = noise(256 << 10, 7);
+        let mut written = 0;
+        let error = loop {
+            if let Err(error) = file.write_all_at(&chunk, written) {
+                break error;
+            }
+            written += chunk.len() as u64;
+            assert!(written < 64 << 20, "64 MiB hold less than 64 MiB");
+        };
+        assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+        let stored = written - chunk.len() as u64;
+        assert!(file.sync_all().is_err(), "the last write is lost");
+        assert!(file.sync_all().is_ok(), "and the loss was reported");
+        assert!(file.metadata().is_ok());
+        drop(file);
+        bench.unmount_clean();
+        bench.mount("");
+        let kept = fs::read(bench.path(name)).unwrap();
+        assert!(kept.len() as u64 >= stored, "only the last write is lost");
+        assert!(kept.chunks(chunk.len()).take((stored >> 18) as usize).all(|part| part == chunk));
+        fs::remove_file(bench.path(name)).unwrap();
+        File::open(bench.path("")).unwrap().sync_all().unwrap();
+    }
+    bench.unmount();
+}
+
+/// The call that fills a volume.
+#[derive(Debug, Clone, Copy)]
+enum FilledBy {
+    Writing,
+    Allocation,
+    Copying,
+}
+
+#[test]
+fn data_accepted_while_there_was_space_is_kept() {
+    needs_fuse!();
+    // Space is short from the beginning (64 MiB), or becomes short (256 MiB).
+    for mebibytes in [64, 256] {
+        for filled_by in [FilledBy::Writing, FilledBy::Allocation, FilledBy::Copying] {
+            let mut bench = Bench::mounted(mebibytes);
+            let early: Vec<File> =
+                (0..3).map(|n| File::create(bench.path(&format!("early{n}"))).unwrap()).collect();
+            let text = noise(300_000, 5);
+            for file in &early {
+                file.write_all_at(&text, 0).unwrap();
+            }
+            let filler = File::create(bench.path("filler")).unwrap();
+            let chunk = noise(256 << 10, 7);
+            fs::write(bench.path("source"), &chunk).unwrap();
+            let source = File::open(bench.path("source")).unwrap();
+            let fills = |mut offset| match filled_by {
+                FilledBy::Writing => filler.write_all_at(&chunk, offset).is_ok(),
+                FilledBy::Allocation => {
+                    let bytes = chunk.len() as u64;
+                    rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), offset, bytes).is_ok()
+                }
+                FilledBy::Copying => {
+                    let (mut from, to) = (0, Some(&mut offset));
+                    rustix::fs::copy_file_range(&source, Some(&mut from), &filler, to, chunk.len())
+                        .is_ok_and(|count| count == chunk.len())
+                }
+            };
+            let mut offset = 0;
+            while fills(offset) {
+                offset += chunk.len() as u64;
+                assert!(offset < mebibytes << 20, "{mebibytes} {filled_by:?}: it holds less than its size");
+            }
+            for file in early {
+                file.sync_all().unwrap();
+            }
+            drop((filler, source));
+            bench.unmount_clean();
+            bench.mount("");
+            for n in 0..3 {
+                assert!(fs::read(bench.path(&format!("early{n}"))).unwrap() == text);
+            }
+            bench.unmount();
+        }
+    }
+}
+
+#[test]
+fn writing_past_the_largest_file_fails() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let file = File::create(bench.path("file")).unwrap();
+    let far = 5 << 40;
+    // The kernel accepts the write into its page cache; fsync(2) returns the error.
+    file.write_all_at(b"x", far).unwrap();
+    let error = file.sync_all().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()));
+    assert!(file.set_len(far).is_err());
+    drop(file);
+    bench.unmount_clean();
+}
+
+#[test]
+fn a_full_volume_reports_no_space_and_stays_intact() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let chunk = noise(1 << 20, 11);
+    let mut kept = 0;
+    let error = loop {
+        let file = File::create(bench.path(&format!("f{kept}"))).unwrap();
+        if let Err(error) = file.write_all_at(&chunk, 0).and_then(|()| file.sync_all()) {
+            break error;
+        }
+        kept += 1;
+        assert!(kept < 64, "64 MiB hold less than 64 MiB");
+    };
+    assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    for number in 0..kept {
+        assert!(fs::read(bench.path(&format!("f{number}"))).unwrap() == chunk);
+    }
+    fs::remove_file(bench.path("f0")).unwrap();
+    fs::remove_file(bench.path("f1")).unwrap();
+    File::open(bench.path("")).unwrap().sync_all().unwrap();
+    let last = OpenOptions::new().write(true).create_new(true).mode(0o600).open(bench.path("last")).unwrap();
+    last.write_all_at(&chunk, 0).unwrap();
+    last.sync_all().unwrap();
+    drop(last);
+    bench.unmount_clean();
+    bench.mount("");
+    assert!(fs::read(bench.path("last")).unwrap() == chunk);
+    bench.unmount();
+}
