@@ -54,6 +54,11 @@ pub trait Export: Device {
     fn is_read_only(&self) -> bool {
         false
     }
+
+    /// Returns a description for people and clients, in one line.
+    fn description(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Writes zeroes as bytes.
@@ -147,6 +152,10 @@ impl<E: Export + ?Sized> Export for Arc<E> {
 
     fn is_read_only(&self) -> bool {
         (**self).is_read_only()
+    }
+
+    fn description(&self) -> Option<String> {
+        (**self).description()
     }
 }
 

@@ -33,6 +33,9 @@ pub enum Pace {
     RealTime,
 }
 
+/// End of the description of a card over NBD whose requests take no real time.
+pub const VIRTUAL_CLOCK: &str = "virtual clock";
+
 /// A modelled card as a device.
 pub struct Card {
     data: Box<dyn Export>,
@@ -315,6 +318,14 @@ impl Export for Card {
             true => vec![(range.end - range.start, false)],
             false => self.data.allocation(range),
         }
+    }
+
+    fn description(&self) -> Option<String> {
+        let clock = match self.pace {
+            Pace::Virtual => VIRTUAL_CLOCK,
+            Pace::RealTime => "real time",
+        };
+        Some(self.with_model(|model| format!("modelled card {}, {clock}", model.profile().name)))
     }
 }
 

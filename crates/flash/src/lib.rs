@@ -23,7 +23,7 @@ pub mod random_profiles;
 mod trace;
 pub mod verbs;
 
-pub use card::{Card, Pace, ReplayTiming, is_refusal, replay};
+pub use card::{Card, Pace, ReplayTiming, VIRTUAL_CLOCK, is_refusal, replay};
 pub use card_file::{CardError, CardFile};
 pub use clock::{Clock, WallClock};
 pub use condition::Condition;

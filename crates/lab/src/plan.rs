@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
+use flash::{Profile, ProfileError};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -22,6 +23,9 @@ pub struct Cell {
     pub file_system: FileSystem,
     /// The machine.
     pub preset: Preset,
+    /// Name of the card's profile, if it is not the preset's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<String>,
     /// Directory to measure in, for measurements on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
@@ -30,14 +34,26 @@ pub struct Cell {
 impl Cell {
     /// Creates a cell on a modelled device.
     pub fn new(experiment: Experiment, file_system: FileSystem, preset: Preset) -> Cell {
-        Cell { experiment, file_system, preset, place: None }
+        Cell { experiment, file_system, preset, card: None, place: None }
+    }
+
+    /// Creates a cell on a modelled card that no preset has.
+    pub fn on_card(experiment: Experiment, file_system: FileSystem, card: &str) -> Cell {
+        Cell { card: Some(card.into()), ..Cell::new(experiment, file_system, Preset::Card) }
+    }
+
+    /// Name of the machine in tables: that of its card, or else of its preset.
+    pub fn machine(&self) -> &str {
+        self.card.as_deref().unwrap_or(self.preset.name())
     }
 
     /// Name in commands and files: `write_fsync.f2fs.desktop`, with options in between;
-    /// `write_fsync.ext4.here+mnt+card` for a directory.
+    /// `write_fsync.f2fs.card+survey-a1` for a card, `write_fsync.ext4.here+mnt+card` for a directory.
     pub fn id(&self) -> String {
         let name: String = self.file_system.name().chars().map(of_file_name).collect();
-        let place: String = self.place.iter().flat_map(|place| place.bytes()).map(of_place).collect();
+        let card = self.card.iter().map(|card| format!("/{card}"));
+        let place: String =
+            card.chain(self.place.clone()).flat_map(String::into_bytes).map(of_place).collect();
         let place = if place.len() > PLACE_MAX { digest_of(&place) } else { place };
         format!("{}.{}.{}{place}", self.experiment.name(), name.trim_end_matches('_'), self.preset.name())
     }
@@ -64,8 +80,8 @@ impl Cell {
     }
 
     /// Sort key of its record.
-    pub fn rank(&self) -> (Preset, Experiment, bool, String) {
-        (self.preset, self.experiment, !self.file_system.is_ours(), self.subject())
+    pub fn rank(&self) -> (Preset, Option<String>, Experiment, bool, String) {
+        (self.preset, self.card.clone(), self.experiment, !self.file_system.is_ours(), self.subject())
     }
 }
 
@@ -127,6 +143,8 @@ pub struct Plan {
     pub scale: Scale,
     /// Overrides the number of timed writes.
     pub timed_writes: Option<u64>,
+    /// Profiles of the cards that cells name, each with a name of its own.
+    pub cards: Vec<Profile>,
     /// Overrides the size of the cards.
     pub card_bytes: Option<u64>,
     /// Aging of the file systems before the experiments.
@@ -151,8 +169,23 @@ impl Plan {
         }
     }
 
-    /// Returns the cells for all combinations that make sense.
-    pub fn cells(experiments: &[Experiment], file_systems: &[FileSystem], presets: &[Preset]) -> Vec<Cell> {
+    /// Returns the profile of a cell's card.
+    ///
+    /// # Errors
+    /// The cell has no modelled device, or names a card that the plan does not have.
+    pub fn profile_of(&self, cell: &Cell) -> Result<Profile, ProfileError> {
+        let Some(name) = &cell.card else { return cell.preset.profile() };
+        let card = self.cards.iter().find(|card| card.name == *name);
+        card.cloned().ok_or_else(|| ProfileError::Unknown(name.clone()))
+    }
+
+    /// Returns the cells for all combinations that make sense, on the presets and then on further cards.
+    pub fn cells(
+        experiments: &[Experiment],
+        file_systems: &[FileSystem],
+        presets: &[Preset],
+        cards: &[Profile],
+    ) -> Vec<Cell> {
         let mut cells = Vec::new();
         for preset in presets {
             for experiment in experiments {
@@ -164,6 +197,12 @@ impl Plan {
                 }
             }
         }
+        for card in cards {
+            for experiment in experiments {
+                let on_card = |it: &FileSystem| Cell::on_card(*experiment, it.clone(), &card.name);
+                cells.extend(file_systems.iter().map(on_card).filter(Cell::makes_sense));
+            }
+        }
         cells
     }
 
@@ -172,8 +211,9 @@ impl Plan {
         experiments: &[Experiment],
         file_systems: &[FileSystem],
         presets: &[Preset],
+        cards: &[Profile],
     ) -> Vec<Cell> {
-        let mut cells = Plan::cells(experiments, file_systems, presets);
+        let mut cells = Plan::cells(experiments, file_systems, presets, cards);
         cells.retain(|cell| cell.file_system.kind == OURS);
         cells
     }
@@ -241,19 +281,28 @@ mod tests {
     #[test]
     fn without_a_guest_only_our_file_system_is_planned() {
         let desktop = [Preset::Desktop];
-        assert_eq!(Plan::cells(&Experiment::USUAL, &file_systems(), &desktop).len(), 35);
-        let own = Plan::cells_without_guest(&Experiment::USUAL, &file_systems(), &desktop);
+        assert_eq!(Plan::cells(&Experiment::USUAL, &file_systems(), &desktop, &[]).len(), 35);
+        let own = Plan::cells_without_guest(&Experiment::USUAL, &file_systems(), &desktop, &[]);
         assert!(own.iter().all(|cell| cell.file_system.kind == OURS));
         assert_eq!(own.len(), 5);
     }
 
     #[test]
     fn bare_flash_is_only_for_its_own_file_systems() {
-        let cells = Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Nor]);
+        let cells = Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Nor], &[]);
         let ids: Vec<String> = cells.iter().map(Cell::id).collect();
         assert_eq!(ids, ["latency.jffs2.nor", "latency.ubifs.nor"]);
-        let cells = Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Nand]);
+        let cells = Plan::cells(&Experiment::ALL, &file_systems(), &[Preset::Nand], &[]);
         assert_eq!(cells.iter().map(Cell::id).collect::<Vec<_>>(), ["latency.ubifs.nand"]);
+    }
+
+    #[test]
+    fn a_card_that_no_preset_has_gets_the_cells_of_a_card() {
+        let card = Profile::named("survey-class10").unwrap();
+        let ext4 = [FileSystem::new("ext4"), FileSystem::new("jffs2")];
+        let cells = Plan::cells(&[Experiment::Mount], &ext4, &[], std::slice::from_ref(&card));
+        assert_eq!(cells.iter().map(Cell::id).collect::<Vec<_>>(), ["mount.ext4.card+survey-class10"]);
+        assert_eq!(cells[0].machine(), "survey-class10");
     }
 
     #[test]

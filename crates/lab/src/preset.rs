@@ -21,12 +21,14 @@ pub enum Preset {
     Nor,
     /// Raw NAND flash of that time.
     Nand,
+    /// A desktop with a card that the user names. It is none of the original machines.
+    Card,
     /// This machine, with the device that holds a directory. It is none of the original machines.
     Here,
 }
 
 impl Preset {
-    /// All presets with a modelled device.
+    /// All presets with a modelled device of their own.
     pub const ALL: [Preset; 5] = [Preset::Desktop, Preset::Phone, Preset::Stick, Preset::Nor, Preset::Nand];
 
     /// Name in commands and files.
@@ -37,6 +39,7 @@ impl Preset {
             Preset::Stick => "stick",
             Preset::Nor => "nor",
             Preset::Nand => "nand",
+            Preset::Card => "card",
             Preset::Here => "here",
         }
     }
@@ -49,7 +52,7 @@ impl Preset {
     /// Returns the profile of the card.
     ///
     /// # Errors
-    /// The device of this preset is not modelled.
+    /// This preset has no modelled device of its own.
     pub fn profile(self) -> Result<Profile, ProfileError> {
         match self {
             Preset::Desktop => Profile::named("transcend-16g-desktop"),
@@ -57,7 +60,7 @@ impl Preset {
             Preset::Stick => Profile::named("survey-usb-stick")?.with_size(STICK_BYTES),
             Preset::Nor => Profile::named("nor-2003"),
             Preset::Nand => Profile::named("nand-2003"),
-            Preset::Here => Err(ProfileError::Unknown(self.name().into())),
+            Preset::Card | Preset::Here => Err(ProfileError::Unknown(self.name().into())),
         }
     }
 

@@ -35,7 +35,7 @@ pub fn published(experiment: Experiment, part: &str, preset: Preset, kind: &str)
             let platform = match preset {
                 Preset::Desktop => "desktop",
                 Preset::Phone => "galaxy_s3",
-                Preset::Stick | Preset::Nor | Preset::Nand | Preset::Here => return None,
+                Preset::Stick | Preset::Nor | Preset::Nand | Preset::Card | Preset::Here => return None,
             };
             find(jeong, &["experiment", experiment.name(), platform, kind, part])
         }

@@ -143,7 +143,7 @@ pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Option<Reco
 
 /// Returns the configuration of a cell's target.
 fn setting(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Setting> {
-    let mut profile = cell.preset.profile().map_err(io::Error::other)?;
+    let mut profile = plan.profile_of(cell).map_err(io::Error::other)?;
     let scale = plan.scale_of(cell);
     let cut_bytes = match (cell.experiment, plan.age) {
         _ if cell.preset.is_raw() => None,
@@ -257,9 +257,10 @@ mod tests {
     fn plan(dir: &Path) -> Plan {
         let ours = [FileSystem::new(OURS)];
         Plan {
-            cells: Plan::cells_without_guest(&Experiment::ALL, &ours, &[Preset::Desktop]),
+            cells: Plan::cells_without_guest(&Experiment::ALL, &ours, &[Preset::Desktop], &[]),
             scale: Scale::of_file(4 << 20),
             timed_writes: None,
+            cards: Vec::new(),
             card_bytes: None,
             age: None,
             seed: 1,

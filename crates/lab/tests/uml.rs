@@ -65,9 +65,10 @@ fn a_stock_kernel_in_qemu_is_indicative() -> Result<()> {
     let (Some(kernel), Some(agent)) = (lines.next(), lines.next()) else { bail!("it printed {built}") };
     let work = tempfile::tempdir()?;
     let plan = Plan {
-        cells: Plan::cells(&[Experiment::Mount], &[FileSystem::new("ext4")], &[Preset::Desktop]),
+        cells: Plan::cells(&[Experiment::Mount], &[FileSystem::new("ext4")], &[Preset::Desktop], &[]),
         scale: Scale::of_file(4 * MIB),
         timed_writes: None,
+        cards: Vec::new(),
         card_bytes: Some(1 << 30),
         age: None,
         seed: 2012,
@@ -250,9 +251,10 @@ fn plan(
     preset: Preset,
 ) -> Plan {
     Plan {
-        cells: Plan::cells(experiments, file_systems, &[preset]),
+        cells: Plan::cells(experiments, file_systems, &[preset], &[]),
         scale: Scale::of_file(4 * MIB),
         timed_writes: None,
+        cards: Vec::new(),
         card_bytes: None,
         age: None,
         seed: 2012,

@@ -13,7 +13,7 @@ use super::{
     uri::{Place, Uri},
     wire::*,
 };
-use crate::{Device, Geometry};
+use crate::{Device, Export, Geometry};
 
 /// Maximum time of the handshake, of sending a request, and of its reply. Slow cards take seconds for a write; a request
 /// has at most 32 MiB.
@@ -26,9 +26,17 @@ const REPLY_HEADER_BYTES: usize = 16;
 
 /// An export of an NBD server as a device. It handles one request at a time.
 pub struct Client {
-    size_bytes: u64,
-    flags: u16,
+    facts: Facts,
     connection: Mutex<Connection>,
+}
+
+/// Facts that the server gives about its export.
+#[derive(Default)]
+struct Facts {
+    size_bytes: u64,
+    /// Flags of the transmission phase.
+    flags: u16,
+    description: Option<String>,
 }
 
 struct Connection {
@@ -77,18 +85,18 @@ impl Client {
         }
         let flags = u32::from(offered & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES));
         socket.write_all(&flags.to_be_bytes())?;
-        let (size_bytes, flags) = match go(&mut socket, export)? {
+        let facts = match go(&mut socket, export)? {
             Some(facts) => facts,
             // An old server.
             None => by_name(&mut socket, export, offered)?,
         };
         let connection = Mutex::new(Connection { socket, patience, cookie: 0, broken: false });
-        Ok(Client { size_bytes, flags, connection })
+        Ok(Client { facts, connection })
     }
 
     /// Returns true if the server refuses writes.
     pub fn is_read_only(&self) -> bool {
-        self.flags & TRANSMIT_READ_ONLY != 0
+        self.facts.flags & TRANSMIT_READ_ONLY != 0
     }
 
     /// Sends one request and reads its answer, which fills `read`.
@@ -132,15 +140,16 @@ fn send_option(socket: &mut Hurried, option: u32, data: &[u8]) -> io::Result<()>
     socket.write_all(&message)
 }
 
-/// Begins the transmission by `OPT_GO`, which gives a reason for a refusal. Returns the size in bytes and the flags of the
-/// export, or None if the server does not know the option.
-fn go(socket: &mut Hurried, export: &str) -> io::Result<Option<(u64, u16)>> {
+/// Begins the transmission by `OPT_GO`, which gives a reason for a refusal. Returns the facts about the export, or
+/// None if the server does not know the option.
+fn go(socket: &mut Hurried, export: &str) -> io::Result<Option<Facts>> {
     let mut data = (export.len() as u32).to_be_bytes().to_vec();
     data.extend(export.as_bytes());
-    // No further information is requested.
-    data.extend(0u16.to_be_bytes());
+    // One further kind of information is requested.
+    data.extend(1u16.to_be_bytes());
+    data.extend(INFO_DESCRIPTION.to_be_bytes());
     send_option(socket, OPT_GO, &data)?;
-    let mut facts = None;
+    let (mut facts, mut description) = (None, None);
     for _ in 0..REPLIES_MAX {
         let (magic, option) = (read_u64(socket)?, read_u32(socket)?);
         let (kind, length) = (read_u32(socket)?, read_u32(socket)?);
@@ -152,10 +161,20 @@ fn go(socket: &mut Hurried, export: &str) -> io::Result<Option<(u64, u16)>> {
         match kind {
             REP_INFO if data.starts_with(&INFO_EXPORT.to_be_bytes()) && data.len() >= 12 => {
                 let size_bytes = u64::from_be_bytes(data[2..10].try_into().expect("8 bytes"));
-                facts = Some((size_bytes, u16::from_be_bytes([data[10], data[11]])));
+                facts = Some(Facts {
+                    size_bytes,
+                    flags: u16::from_be_bytes([data[10], data[11]]),
+                    description: None,
+                });
+            }
+            REP_INFO if data.starts_with(&INFO_DESCRIPTION.to_be_bytes()) => {
+                description = Some(String::from_utf8_lossy(&data[2..]).into_owned());
             }
             REP_INFO => {}
-            REP_ACK => return facts.map(Some).ok_or_else(stranger),
+            REP_ACK => {
+                let facts = facts.ok_or_else(stranger)?;
+                return Ok(Some(Facts { description, ..facts }));
+            }
             REP_ERR_UNSUP => return Ok(None),
             _ => {
                 let reason = String::from_utf8_lossy(&data);
@@ -169,13 +188,13 @@ fn go(socket: &mut Hurried, export: &str) -> io::Result<Option<(u64, u16)>> {
 }
 
 /// Begins the transmission by `OPT_EXPORT_NAME`. A server that refuses closes the connection.
-fn by_name(socket: &mut Hurried, export: &str, offered: u16) -> io::Result<(u64, u16)> {
+fn by_name(socket: &mut Hurried, export: &str, offered: u16) -> io::Result<Facts> {
     send_option(socket, OPT_EXPORT_NAME, export.as_bytes())?;
     let (size_bytes, flags) = (read_u64(socket)?, read_u16(socket)?);
     if offered & FLAG_NO_ZEROES == 0 {
         socket.read_exact(&mut [0; EXPORT_ZEROES])?;
     }
-    Ok((size_bytes, flags))
+    Ok(Facts { size_bytes, flags, description: None })
 }
 
 impl Connection {
@@ -229,7 +248,7 @@ fn pieces(offset_bytes: u64, length: usize) -> impl Iterator<Item = (u64, std::o
 
 impl Device for Client {
     fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: self.size_bytes, sector_bytes: crate::ATOMIC_BYTES as u32 }
+        Geometry { size_bytes: self.facts.size_bytes, sector_bytes: crate::ATOMIC_BYTES as u32 }
     }
 
     fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
@@ -250,7 +269,7 @@ impl Device for Client {
     }
 
     fn flush(&self) -> io::Result<()> {
-        match self.flags & TRANSMIT_FLUSH {
+        match self.facts.flags & TRANSMIT_FLUSH {
             0 => Ok(()),
             _ => self.ask(CMD_FLUSH, 0, 0, &[], &mut []),
         }
@@ -260,7 +279,7 @@ impl Device for Client {
         if !self.geometry().contains(offset_bytes, length_bytes) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        if self.flags & TRANSMIT_TRIM == 0 {
+        if self.facts.flags & TRANSMIT_TRIM == 0 {
             return Ok(());
         }
         let mut done = 0;
@@ -270,6 +289,16 @@ impl Device for Client {
             done += part;
         }
         Ok(())
+    }
+}
+
+impl Export for Client {
+    fn is_read_only(&self) -> bool {
+        Client::is_read_only(self)
+    }
+
+    fn description(&self) -> Option<String> {
+        self.facts.description.clone()
     }
 }
 

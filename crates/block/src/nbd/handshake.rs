@@ -150,6 +150,9 @@ impl<S: Read + Write, E: Export + ?Sized> Handshake<'_, S, E> {
         }
         let info = [&INFO_EXPORT.to_be_bytes()[..], &self.export_facts()].concat();
         self.reply(option, REP_INFO, &info)?;
+        if let Some(text) = self.export.description().filter(|_| wanted.contains(&INFO_DESCRIPTION)) {
+            self.reply(option, REP_INFO, &[&INFO_DESCRIPTION.to_be_bytes()[..], text.as_bytes()].concat())?;
+        }
         if wanted.contains(&INFO_BLOCK_SIZE) {
             let mut info = INFO_BLOCK_SIZE.to_be_bytes().to_vec();
             for size in [1, 4096, MAX_REQUEST_BYTES] {

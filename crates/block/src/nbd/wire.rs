@@ -38,6 +38,7 @@ pub const REP_ERR_INVALID: u32 = 0x8000_0003;
 pub const REP_ERR_TOO_BIG: u32 = 0x8000_0009;
 
 pub const INFO_EXPORT: u16 = 0;
+pub const INFO_DESCRIPTION: u16 = 2;
 pub const INFO_BLOCK_SIZE: u16 = 3;
 
 pub const TRANSMIT_HAS_FLAGS: u16 = 1;

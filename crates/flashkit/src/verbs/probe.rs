@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use block::{Device, OpenOptions, in_use};
+use block::{Device, Export, OpenOptions, in_use};
 use flash::{
     Card, CardFile, Clock, Condition, Pace, Profile, WallClock,
     probe::{Findings, Options, probe},
@@ -19,7 +19,6 @@ use crate::{
     failure,
     host::{Address, Client},
     interrupt::Outcome,
-    notice::notice,
     progress::{self, Verbosity},
     render, size,
 };
@@ -152,10 +151,13 @@ impl Subject {
             }
             Subject::Served(address) => {
                 let device = Client::connect(address).with_context(|| target.to_owned())?;
-                notice!(
-                    "{target}: timed by this machine's clock; a served card takes its modelled time only with \
-                     card serve --realtime"
-                );
+                // Its answers come at the speed of this machine, so all findings would be about that.
+                if device.description().is_some_and(|text| text.ends_with(flash::VIRTUAL_CLOCK)) {
+                    bail!(
+                        "{target}: a modelled card with a virtual clock, so its requests take no time here; \
+                         serve it with card serve --realtime, or probe its file"
+                    );
+                }
                 measure(target, options, verbosity, &device, &WallClock::start())
             }
             Subject::Device(source) => {

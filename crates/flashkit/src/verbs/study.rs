@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::builder::TypedValueParser;
+use flash::Profile;
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use lab::{
     experiment::Experiment,
@@ -33,6 +34,7 @@ use crate::{failure, notice::notice, render, size, suggested::Suggested};
   flashkit study
   flashkit study --full -o original-sizes
   flashkit study -e write_fsync --fs flashkit --fs f2fs:mode=lfs --fs f2fs::'-s 2'
+  flashkit study --card survey-class10 --card my-card.toml
   flashkit study --cell mount.nilfs2.desktop
   flashkit study --fio job.fio --fs ext4 --fs f2fs:mode=lfs
 
@@ -55,6 +57,10 @@ pub struct Args {
     /// The machine: desktop (the default), phone, stick, nor or nand; repeat for more.
     #[arg(short, long = "preset", value_name = "PRESET", value_parser = presets(), hide_possible_values = true)]
     presets: Vec<Preset>,
+    /// A card of `card list`, or a file with a profile as `probe --profile` writes it, in a desktop; repeat for
+    /// more. Without --preset only these cards are used.
+    #[arg(long = "card", value_name = "PROFILE|FILE")]
+    cards: Vec<String>,
     /// Run only the cell of this name, as --list prints it.
     #[arg(long, value_name = "CELL")]
     cell: Option<String>,
@@ -156,12 +162,12 @@ fn fio(args: &Args, programs: Option<Programs>, job: &Path) -> Result<ExitCode> 
     if file_systems.iter().any(|it| it.is_ours()) {
         bail!("flashkit: fio needs a file system of the kernel");
     }
-    let preset = match args.presets[..] {
-        [] => Preset::Desktop,
-        [preset] => preset,
-        _ => bail!("a job file is run on one machine; leave one --preset"),
+    let (preset, mut profile) = match (&args.presets[..], &args.cards()?[..]) {
+        ([], []) => (Preset::Desktop, Preset::Desktop.profile()?),
+        ([preset], []) => (*preset, preset.profile()?),
+        ([], [card]) => (Preset::Card, card.clone()),
+        _ => bail!("a job file is run on one machine; leave one --preset or one --card"),
     };
-    let mut profile = preset.profile()?;
     if let Some(bytes) = args.card_size {
         profile = profile.with_size(bytes)?;
     }
@@ -243,6 +249,25 @@ impl Args {
         }
     }
 
+    /// Returns the profiles of the named cards, each with a name of its own.
+    fn cards(&self) -> Result<Vec<Profile>> {
+        let mut cards: Vec<Profile> = Vec::new();
+        for text in &self.cards {
+            let card = flash::verbs::profile(text).with_context(|| format!("--card {text}"))?;
+            if card.is_raw() {
+                bail!("--card {text}: {} is a raw chip; use --preset nor or --preset nand", card.name);
+            }
+            match cards.iter().find(|other| other.name == card.name) {
+                Some(other) if *other == card => {}
+                Some(_) => {
+                    bail!("--card {text}: another card has the name {}; change `name` in one file", card.name)
+                }
+                None => cards.push(card),
+            }
+        }
+        Ok(cards)
+    }
+
     /// Returns the directory for the cards' data.
     fn work(&self) -> PathBuf {
         self.work.clone().unwrap_or_else(std::env::temp_dir)
@@ -261,15 +286,16 @@ impl Args {
                 );
             }
         }
+        let cards = self.cards()?;
         let mut presets = self.presets.clone();
-        if presets.is_empty() {
+        if presets.is_empty() && cards.is_empty() {
             presets.push(Preset::Desktop);
             if experiments.contains(&Experiment::Latency) {
                 presets.extend([Preset::Nor, Preset::Nand]);
             }
         }
         let cells = if programs.is_some() { Plan::cells } else { Plan::cells_without_guest };
-        let mut cells = cells(experiments, &file_systems, &presets);
+        let mut cells = cells(experiments, &file_systems, &presets, &cards);
         if programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock) {
             cells.retain(|cell| !cell.preset.is_raw() && cell.file_system.kind != THROUGH_FUSE);
         }
@@ -287,6 +313,7 @@ impl Args {
             cells,
             scale: self.sizes.scale().with_dirty(self.dirty),
             timed_writes: self.writes,
+            cards,
             card_bytes: self.card_size,
             age: self.age,
             seed: self.seed,

@@ -93,20 +93,60 @@ fn a_probe_prefers_an_existing_file_to_a_profile_of_that_name() {
 }
 
 #[test]
-fn a_served_card_is_probed_over_nbd() {
+fn a_served_card_is_probed_over_nbd_if_its_requests_take_time() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sd.card");
     let dir = dir.path();
-    ok(dir, &["card", "new", "sd.card", "--profile", "survey-class10", "--size", "256M"]);
+    ok(dir, &["card", "new", "sd.card", "--profile", "survey-ssd", "--size", "256M"]);
     let address = format!("unix:{}", dir.join("socket").display());
-    let serving =
-        flash::verbs::serve(&path, &address.parse().unwrap(), flash::verbs::Serve::default()).unwrap();
-    for address in [address, serving.uri()] {
+    let serve = |real_time| {
+        let how = flash::verbs::Serve { real_time, ..flash::verbs::Serve::default() };
+        flash::verbs::serve(&path, &address.parse().unwrap(), how).unwrap()
+    };
+    let serving = serve(false);
+    let told = fails(dir, &["probe", &address]);
+    assert!(told.contains("virtual clock") && told.contains("--realtime"), "{told}");
+    serving.stop().unwrap();
+    let serving = serve(true);
+    let client = block::nbd::Client::connect(&address.parse().unwrap()).unwrap();
+    assert_eq!(block::Export::description(&client).as_deref(), Some("modelled card survey-ssd, real time"));
+    drop(client);
+    for address in [address.clone(), serving.uri()] {
         let found = ok(dir, &["probe", &address]);
         assert!(found.contains("256 MiB") && found.contains("random reads of 4 KiB"), "{found}");
     }
     assert_eq!(serving.card().with_model(|model| model.counters().host.writes), 0);
     serving.stop().unwrap();
+}
+
+#[test]
+fn a_study_runs_on_any_card_by_name_or_profile() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let profile = ok(dir, &["card", "show", "survey-class10"]);
+    fs::write(dir.join("own.toml"), profile.replace("name = \"survey-class10\"", "name = \"own\"")).unwrap();
+    let study = ["study", "-o", "s", "--fs", "flashkit", "--size", "2M", "-e", "mount", "-j", "1"];
+    let text = ok(dir, &[&study[..], &["--card", "survey-class10", "--card", "own.toml"]].concat());
+    assert!(text.contains("(survey-class10, survey-class10") && text.contains("(own, own"), "{text}");
+    let figures = fs::read_to_string(dir.join("s/figures.csv")).unwrap();
+    let value = |card: &str| {
+        let line = figures.lines().find(|line| line.contains(&format!(",{card},"))).unwrap();
+        line.split(',').nth(7).unwrap().to_owned()
+    };
+    assert_eq!(value("survey-class10"), value("own"), "the same card under another name");
+
+    fs::write(dir.join("other.toml"), profile.replace("channels = 1", "channels = 2")).unwrap();
+    for (cards, reason) in [
+        (
+            &["--card", "survey-class10", "--card", "other.toml"][..],
+            "another card has the name survey-class10",
+        ),
+        (&["--card", "nor-2003"], "--preset nor"),
+        (&["--card", "no-such-card"], "no-such-card"),
+    ] {
+        let told = fails(dir, &[&study[..], cards].concat());
+        assert!(told.contains(reason), "{cards:?}: {told}");
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ const TEMPLATE: &str = include_str!("page.html");
 struct View {
     id: String,
     title: String,
-    preset: &'static str,
+    machine: String,
     profile: String,
     charts: Vec<Chart>,
     key: Vec<Key>,
@@ -113,7 +113,7 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
     let behind = leading.iter().filter(|one| !one.leads).count();
     let verdicts: Vec<_> = verdicts(&sheets)
         .into_iter()
-        .map(|it| context! { preset => it.preset.name(), sentences => it.sentences })
+        .map(|it| context! { machine => it.machine, sentences => it.sentences })
         .collect();
     let first = records.first();
     let seeds = first.filter(|_| !mixed).map(|record| record.seed);
@@ -141,11 +141,11 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
 
 /// Returns the anchor of a sheet. The second and later sheets of one experiment have a number.
 fn id(sheets: &[Sheet], n: usize) -> String {
-    let what = |sheet: &Sheet| (sheet.experiment.name(), sheet.preset.name());
-    let (experiment, preset) = what(&sheets[n]);
-    match sheets[..n].iter().filter(|sheet| what(sheet) == (experiment, preset)).count() {
-        0 => format!("{experiment}-{preset}"),
-        earlier => format!("{experiment}-{preset}-{}", earlier + 1),
+    let what = |sheet: &Sheet| (sheet.experiment.name(), sheet.machine.clone());
+    let (experiment, machine) = what(&sheets[n]);
+    match sheets[..n].iter().filter(|sheet| what(sheet) == (experiment, machine.clone())).count() {
+        0 => format!("{experiment}-{machine}"),
+        earlier => format!("{experiment}-{machine}-{}", earlier + 1),
     }
 }
 
@@ -158,7 +158,7 @@ fn view(sheets: &[Sheet], n: usize) -> Result<View, Box<dyn Error>> {
     Ok(View {
         id: id(sheets, n),
         title: format!("{} · {}", sheet.experiment.number(), sheet.experiment.title()),
-        preset: sheet.preset.name(),
+        machine: sheet.machine.clone(),
         profile: if is_mixed(sheets) { format!("{}, {}", sheet.card(), sheet.setup()) } else { sheet.card() },
         charts,
         key: if times.is_empty() { Vec::new() } else { key.collect() },
@@ -357,12 +357,7 @@ fn leading(sheet: &Sheet) -> Vec<Leading> {
     leads(sheet)
         .into_iter()
         .map(|lead| Leading {
-            name: format!(
-                "{} {} ({})",
-                sheet.experiment.number(),
-                sheet.experiment.name(),
-                sheet.preset.name()
-            ),
+            name: format!("{} {} ({})", sheet.experiment.number(), sheet.experiment.name(), sheet.machine),
             part: format!("{}, {}", lead.part.title, lead.part.unit.sign()),
             ours: lead.ours.map_or("-".into(), shown),
             figure: shown(lead.rival.1),

@@ -22,7 +22,7 @@ pub use verdict::{Verdict, verdicts};
 use crate::{
     check::Check,
     experiment::{Experiment, Part, Phase},
-    plan::Age,
+    plan::{Age, Cell},
     preset::Preset,
     published::published,
     record::Record,
@@ -41,6 +41,8 @@ pub struct Sheet {
     pub experiment: Experiment,
     /// The machine.
     pub preset: Preset,
+    /// Name of the machine: of its card, if no preset has it, or else of the preset.
+    pub machine: String,
     /// The card's name.
     pub profile: String,
     /// Seed of random orders and contents.
@@ -145,9 +147,10 @@ impl Sheet {
 
 /// Groups all records into sheets. A sheet contains only comparable figures.
 pub fn sheets(records: &[Record]) -> Vec<Sheet> {
-    let mut groups: BTreeMap<(Preset, Experiment), Vec<Vec<&Record>>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Preset, Option<&str>, Experiment), Vec<Vec<&Record>>> = BTreeMap::new();
     for record in records {
-        let groups = groups.entry((record.cell.preset, record.cell.experiment)).or_default();
+        let Cell { preset, card, experiment, .. } = &record.cell;
+        let groups = groups.entry((*preset, card.as_deref(), *experiment)).or_default();
         match groups.iter_mut().find(|group| group.iter().all(|one| one.is_comparable(record))) {
             Some(group) => group.push(record),
             None => groups.push(vec![record]),
@@ -209,6 +212,7 @@ fn sheet(of_sheet: &[&Record]) -> Sheet {
     Sheet {
         experiment,
         preset,
+        machine: cell.machine().to_owned(),
         profile,
         seed: *seed,
         scale: *scale,

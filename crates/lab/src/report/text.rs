@@ -22,9 +22,9 @@ pub fn text(sheets: &[Sheet]) -> String {
 
 /// Prints a sheet, with its setup behind the card's name.
 fn table(sheet: &Sheet, setup: &str, out: &mut String) {
-    let Sheet { experiment, preset, rows, .. } = sheet;
+    let Sheet { experiment, preset, machine, rows, .. } = sheet;
     let (number, title) = (experiment.number(), experiment.title());
-    line(out, &format!("{number}  {title} ({}, {}{setup})", preset.name(), sheet.card()));
+    line(out, &format!("{number}  {title} ({machine}, {}{setup})", sheet.card()));
     let single_writes = lines(sheet);
     match preset {
         _ if !single_writes.is_empty() => times(&single_writes, out),
@@ -199,7 +199,7 @@ fn lead_table(sheets: &[Sheet], out: &mut String) {
             let name = format!("{} {}", sheet.experiment.number(), sheet.experiment.name());
             cells.push(vec![
                 name,
-                sheet.preset.name().into(),
+                sheet.machine.clone(),
                 format!("{}, {}", lead.part.title, lead.part.unit.sign()),
                 lead.ours.map_or("-".into(), shown),
                 lead.rival.0.clone(),

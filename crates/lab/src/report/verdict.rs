@@ -8,8 +8,8 @@ use crate::{preset::Preset, systems::OURS};
 /// A verdict on one machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// The machine.
-    pub preset: Preset,
+    /// Name of the machine.
+    pub machine: String,
     /// Sentences.
     pub sentences: Vec<String>,
 }
@@ -19,7 +19,7 @@ pub struct Verdict {
 pub fn verdicts(sheets: &[Sheet]) -> Vec<Verdict> {
     let mut groups: Vec<Vec<&Sheet>> = Vec::new();
     for sheet in sheets.iter().filter(|sheet| sheet.preset != Preset::Here) {
-        let told = |one: &Sheet| (one.preset, one.seed, one.scale, one.age);
+        let told = |one: &Sheet| (one.machine.clone(), one.seed, one.scale, one.age);
         match groups.iter_mut().find(|group| told(group[0]) == told(sheet)) {
             Some(group) => group.push(sheet),
             None => groups.push(vec![sheet]),
@@ -40,7 +40,6 @@ struct Standing {
 
 /// Returns the verdict on sheets of one machine with the same settings.
 fn verdict(sheets: &[&Sheet]) -> Option<Verdict> {
-    let preset = sheets[0].preset;
     let (standings, parts) = standings(sheets);
     let best = standings.first()?;
     let card = &sheets[0].profile;
@@ -87,7 +86,7 @@ fn verdict(sheets: &[&Sheet]) -> Option<Verdict> {
     if !failed.is_empty() {
         sentences.push(format!("Not measured to the end: {}.", failed.join(", ")));
     }
-    Some(Verdict { preset, sentences })
+    Some(Verdict { machine: sheets[0].machine.clone(), sentences })
 }
 
 /// Returns the file systems that have a figure in every part of ext4, the best first, and the number of these

@@ -82,8 +82,6 @@ impl Disk {
 /// The engine with its card.
 pub struct EngineTarget {
     disk: Disk,
-    /// Maximum length of a request to the card.
-    request_bytes: u64,
     options: MountOptions,
     memory_bytes: u64,
     dirty_bytes: u64,
@@ -129,7 +127,6 @@ impl EngineTarget {
         };
         Ok(EngineTarget {
             disk,
-            request_bytes: profile.host.max_request_bytes.into(),
             options,
             memory_bytes,
             dirty_bytes: setting.preset.dirty_bytes(&setting.scale).0,
@@ -195,7 +192,6 @@ impl EngineTarget {
             volume,
             memory_bytes: self.memory_bytes,
             dirty_bytes: self.dirty_bytes,
-            request_bytes: self.request_bytes,
             interval_ns: self.options.checkpoint_interval.as_nanos() as u64,
             checkpoint_ns: self.disk.now_ns(),
             disk: self.disk.clone(),
@@ -250,7 +246,6 @@ pub(super) struct Mounted {
     pub memory_bytes: u64,
     /// Maximum amount of dirty data in bytes.
     pub dirty_bytes: u64,
-    pub request_bytes: u64,
     interval_ns: u64,
     checkpoint_ns: u64,
     stop: Stop,
@@ -282,14 +277,14 @@ impl Mounted {
             (None, Access::Create) => self.create_file(dir, &name)?,
             (None, _) => return Err(io::ErrorKind::NotFound.into()),
         };
-        let pages = Pages::new(self.memory_bytes, self.request_bytes);
+        let pages = Pages::new(self.memory_bytes);
         pattern.run_on(&mut EngineFile { mounted: self, ino, pages })
     }
 
     fn overwrite(&mut self, path: &[u8], overwrites: &Overwrites) -> io::Result<Vec<u64>> {
         let (dir, name) = self.parent(path)?;
         let ino = self.volume.lookup(dir, &name).map_err(to_io)?;
-        let pages = Pages::new(self.memory_bytes, self.request_bytes);
+        let pages = Pages::new(self.memory_bytes);
         let mut file = EngineFile { mounted: self, ino, pages };
         overwrites.run_on(&mut file, &mut |file| file.mounted.disk.now_ns())
     }

@@ -13,8 +13,9 @@ use std::{
 
 /// Page size.
 pub const PAGE_BYTES: usize = 4096;
-/// Linux's default readahead (`VM_READAHEAD_PAGES`).
-const READ_AHEAD_BYTES: u64 = 128 << 10;
+/// Maximum window in pages: Linux's default (`VM_READAHEAD_PAGES`, 128 KiB), also for cards with shorter or longer
+/// requests.
+const MOST_AHEAD: u64 = 32;
 
 /// Cached pages of one file.
 #[derive(Debug, Default)]
@@ -23,7 +24,6 @@ pub struct Pages {
     /// Page numbers in the order of insertion.
     order: VecDeque<u64>,
     most_pages: usize,
-    most_ahead: u64,
     /// Pages that trigger the next window.
     marked: HashSet<u64>,
     /// Length of the last window in pages, and its marked page.
@@ -34,14 +34,11 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Creates an empty cache of `memory_bytes` in front of a card with requests of at most `request_bytes`.
-    /// Windows are multiples of the request length.
-    pub fn new(memory_bytes: u64, request_bytes: u64) -> Pages {
-        let request_bytes = (request_bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64).max(PAGE_BYTES as u64);
-        let most_ahead = READ_AHEAD_BYTES.next_multiple_of(request_bytes) / PAGE_BYTES as u64;
+    /// Creates an empty cache of `memory_bytes`.
+    pub fn new(memory_bytes: u64) -> Pages {
         // A whole window always fits, so that it stays until it is used.
-        let most_pages = (memory_bytes as usize / PAGE_BYTES).max(most_ahead as usize);
-        Pages { most_pages, most_ahead, ..Pages::default() }
+        let most_pages = (memory_bytes as usize / PAGE_BYTES).max(MOST_AHEAD as usize);
+        Pages { most_pages, ..Pages::default() }
     }
 
     /// Fills `buf` from byte `at` of a file of `size` bytes. `read` fetches whole pages from a byte offset
@@ -69,10 +66,10 @@ impl Pages {
                 let ahead = self.plan(index, wanted);
                 self.fetch(index, ahead.0, ahead.1, end, &mut read)?;
             } else if self.marked.remove(&index) {
-                let next = (index + 1..=index + self.most_ahead).find(|n| !self.pages.contains_key(n));
+                let next = (index + 1..=index + MOST_AHEAD).find(|n| !self.pages.contains_key(n));
                 if let Some(next) = next.filter(|next| *next < end) {
                     let is_own = self.window > 0 && self.last_mark == index;
-                    self.window = self.grown(if is_own { self.window } else { next - index + 1 });
+                    self.window = Pages::grown(if is_own { self.window } else { next - index + 1 });
                     self.fetch(next, self.window, next, end, &mut read)?;
                 }
             }
@@ -127,15 +124,14 @@ impl Pages {
     }
 
     /// Returns the length of the window that follows one of this length.
-    fn grown(&self, window: u64) -> u64 {
-        let most = self.most_ahead;
-        if window < most / 16 { 4 * window } else { (2 * window).min(most) }
+    fn grown(window: u64) -> u64 {
+        if window < MOST_AHEAD / 16 { 4 * window } else { (2 * window).min(MOST_AHEAD) }
     }
 
     /// Returns the number of pages to read if `index` is missing and `wanted` pages are requested, and the
     /// page to mark. The latter is past the window if no page is to be marked.
     fn plan(&mut self, index: u64, wanted: u64) -> (u64, u64) {
-        let most = self.most_ahead;
+        let most = MOST_AHEAD;
         let is_next = match self.last {
             Some(last) => index == last || index == last + 1,
             None => index == 0,
@@ -143,7 +139,7 @@ impl Pages {
         if is_next {
             self.window = match self.window {
                 0 => (4 * wanted.next_power_of_two()).min(most),
-                window => self.grown(window),
+                window => Pages::grown(window),
             };
             return (self.window.max(wanted), index + wanted);
         }
@@ -191,19 +187,13 @@ mod tests {
 
     #[test]
     fn windows_of_a_sequential_reader_grow() {
-        let mut pages = Pages::new(1 << 20, 128 << 10);
+        let mut pages = Pages::new(1 << 20);
         assert_eq!(fetched(0..64, &mut pages), [(0, 4), (4, 8), (12, 16), (28, 32), (60, 32), (92, 32)]);
     }
 
     #[test]
-    fn windows_are_whole_commands() {
-        assert_eq!(Pages::new(1 << 20, 122_880).most_ahead, 60);
-        assert_eq!(Pages::new(1 << 20, 1 << 20).most_ahead, 256);
-    }
-
-    #[test]
     fn a_random_reader_gets_a_single_page_unless_neighbours_are_cached() {
-        let mut pages = Pages::new(1 << 20, 128 << 10);
+        let mut pages = Pages::new(1 << 20);
         assert_eq!(fetched([9, 50, 51, 20, 52], &mut pages), [(9, 1), (50, 1), (51, 4), (20, 1), (55, 8)]);
         // 50 to 62 are cached: a reader that jumps to the page after them is one of several readers.
         assert_eq!(fetched([63], &mut pages), [(63, 14)]);
@@ -211,7 +201,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_writes_are_seen() {
-        let mut pages = Pages::new(2 * PAGE_BYTES as u64, 4096);
+        let mut pages = Pages::new(2 * PAGE_BYTES as u64);
         fetched((1..60).map(|n| 4 * n), &mut pages);
         assert_eq!(pages.pages.len(), 32);
         pages.forget(220 * PAGE_BYTES as u64 + 1, 1);

@@ -108,7 +108,7 @@ impl EngineFiles<'_> {
             let oldest = self.order.pop_front().expect("there are that many");
             self.inodes.remove(&oldest);
         }
-        let pages = Pages::new(self.mounted.memory_bytes, self.mounted.request_bytes);
+        let pages = Pages::new(self.mounted.memory_bytes);
         self.inodes.insert(path.to_owned(), (ino, pages));
         self.order.push_back(path.to_owned());
         Ok(ino)
