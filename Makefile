@@ -29,6 +29,12 @@ bench: setup
 	cargo xtask bench
 
 lint: targets
+	@if command -v shellcheck >/dev/null; then \
+		echo 'shellcheck scripts/* .ci/run'; \
+		shellcheck scripts/* .ci/run; \
+	else \
+		echo 'lint: no shellcheck, so the scripts are not checked'; \
+	fi
 	cargo fmt --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	cargo xtask spec --check
@@ -53,9 +59,11 @@ targets:
 	for target in $(LIBRARY_TARGETS); do check $$target -p f2fs -p f2fs-tree || exit 1; done; \
 	for target in $(COMMAND_TARGETS); do check $$target -p flashkit --no-default-features || exit 1; done
 
-## try-targets: build the command for other systems, and run it there in emulators; see scripts/try-targets
+## try-targets: build the command for Windows and a 32-bit Linux, and run it there; TARGETS=all adds aarch64, armv7 and a static
+## program in an empty root, which need what `scripts/setup release` installs
+TARGETS ?=
 try-targets:
-	scripts/try-targets
+	scripts/try-targets $(TARGETS)
 
 # Tests that need the lab's kernel are skipped if it was not built. `make study` builds it, which takes longer than the
 # tests.
