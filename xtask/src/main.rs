@@ -13,6 +13,7 @@ use xtask::{
     study::real_tree,
     study::uml_kernel::{self, FileSystems},
     trial::cost,
+    trial::linux_recovery,
     trial::soak,
     trial::torture,
     trial::{rescue, resize},
@@ -192,6 +193,12 @@ enum Task {
         /// by default
         words: Vec<String>,
     },
+    /// Mount images in the judge's kernel and compare with what the engine reads; the volumes must be clean
+    Compare {
+        /// The images, which stay unchanged
+        #[arg(required = true)]
+        images: Vec<PathBuf>,
+    },
     /// Run fsck.f2fs over images and fail on any finding
     Fsck {
         /// The images, which stay unchanged
@@ -273,6 +280,10 @@ fn run() -> Result<()> {
         Task::Rescue { tree, volume_mib } => rescue::rescue(&tree, volume_mib << 20, &mut out)?,
         Task::Resize { kills: None, .. } => resize::beside_linux(&mut out)?,
         Task::Resize { kills: Some(kills), flashkit } => resize::kills(kills, flashkit, &mut out)?,
+        Task::Compare { images } => {
+            linux_recovery::compare(&images)?;
+            writeln!(out, "{} images: Linux reads what the engine reads", images.len())?;
+        }
         Task::Fsck { images } => {
             for image in images {
                 fsck_image(&image)?;

@@ -2,7 +2,8 @@
 //! and undo brings everything back. `REPAIR_SEEDS` sets the number of volumes, `REPAIR_FIRST` the first seed.
 //!
 //! With `REPAIR_BESIDE`, and if fsck.f2fs is installed, `fsck.f2fs -f -y` repairs a copy of each volume, and the files that
-//! both keep are counted. `REPAIR_SHOW` prints the plans.
+//! both keep are counted. `REPAIR_SHOW` prints the plans. `REPAIR_KEEP` names a directory for the repaired volumes of one
+//! device, which `cargo xtask compare` has Linux read.
 
 use std::{
     collections::{BTreeMap, hash_map::DefaultHasher},
@@ -297,7 +298,10 @@ fn try_seed(aged: &Aged, seed: u64, judged: bool, beside: bool, results: &mut Re
         show(&device);
     }
     match plan(&device, NOW, &mut |_| {}) {
-        Err(_) => sums.no_volume += 1,
+        Err(error) => {
+            sums.no_volume += 1;
+            results.reasons.entry(format!("not recognized: {error}")).or_default().push(seed);
+        }
         Ok(Planned::Clean(_)) => sums.clean += 1,
         Ok(Planned::Refused(refusal)) => {
             sums.refused += 1;
@@ -310,6 +314,7 @@ fn try_seed(aged: &Aged, seed: u64, judged: bool, beside: bool, results: &mut Re
                 results.judged += 1;
                 results.told.extend(told.map(|error| format!("{} seed {seed}: {error:#}", aged.name)));
             }
+            keep(aged, seed, &damaged);
             sums.repaired += 1;
             is_repaired = true;
         }
@@ -329,6 +334,15 @@ fn try_seed(aged: &Aged, seed: u64, judged: bool, beside: bool, results: &mut Re
         if theirs.0 > ours.0 {
             results.they_keep_more.push(format!("{} seed {seed}: {} and {}", aged.name, ours.0, theirs.0));
         }
+    }
+}
+
+/// Stores a repaired volume of one device, if that is wanted.
+fn keep(aged: &Aged, seed: u64, repaired: &MemoryDevice) {
+    let Some(dir) = std::env::var_os("REPAIR_KEEP") else { return };
+    if aged.name != "two devices" {
+        let path = Path::new(&dir).join(format!("{} {seed}.img", aged.name));
+        setup::store(repaired, &path).expect("the volume is stored");
     }
 }
 

@@ -1,7 +1,10 @@
 //! Linux and the engine on the same images: both must read and recover the same state.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail};
 use block::Survivors;
+use f2fs::format::BlockSize;
 use guest::{Manifest, Scope, differences};
 use model::{
     Case, Record,
@@ -62,6 +65,23 @@ pub fn agree(volumes: &[Ours]) -> Result<()> {
         true => Ok(()),
         false => bail!("{}", failures.join("\n")),
     }
+}
+
+/// Makes Linux read clean volumes of one file each, and compares with what the engine reads.
+///
+/// # Errors
+/// Linux reads a different state in one of them, or complains; or fsck.f2fs finds something.
+pub fn compare(images: &[PathBuf]) -> Result<()> {
+    let ours = |path: &PathBuf| {
+        let volume = engine::open_read_only(path)?;
+        let machine = match volume.superblock().block_size {
+            BlockSize::B4K => Machine::Amd64,
+            BlockSize::B16K => Machine::Arm64With16K,
+        };
+        let image = Image { machine, ..Image::f2fs(path) };
+        Ok(Ours { name: path.display().to_string(), image, manifest: manifest_of(&volume) })
+    };
+    agree(&images.iter().map(ours).collect::<Result<Vec<_>>>()?)
 }
 
 /// Cuts the power at `cuts` requests of a sequence of each case, and makes Linux recover the volumes. Returns
