@@ -1,16 +1,19 @@
 //! Nodes that the NAT has lost: their blocks are valid and carry their numbers, and the NAT names no valid block.
 //!
 //! In a sound volume, the valid blocks of node segments are those that the NAT names. Each other one is a node that
-//! the NAT lost, if footer and summary agree on its number: a block of the NAT was overwritten, or is old.
+//! the NAT lost, if footer and summary agree on its number: a block of the NAT was overwritten, or is old. But a block of
+//! the SIT may be old, too, and then marks blocks of nodes that were removed. Nodes of which the NAT names another block
+//! tell the two apart: the older block is that of the old table.
 
 use std::collections::BTreeMap;
 
 use f2fs::{
     Place,
     engine::{Geometry, Io},
-    format::{BLOCKS_PER_SEGMENT, nat::NatEntry, node::NodeFooter},
+    format::{BLOCKS_PER_SEGMENT, nat::NatEntry, node::NodeFooter, sit},
     units::{BlockAddr, Nid},
 };
+use rustc_hash::FxHashMap;
 
 use crate::{
     Certainty, Finding, Fix, Kind, Report,
@@ -72,18 +75,31 @@ pub fn find(
             }
         });
     }
+    let sit_block = |addr: BlockAddr| sit::position(geometry.position(addr).0, geometry.block_size).0;
+    let mut votes: FxHashMap<u32, i64> = FxHashMap::default();
+    candidates.retain(|nid, (age, stored, entry)| {
+        let is_current = is_current(io, geometry, summaries, (*nid, *stored), *age);
+        if *stored != BlockAddr::NULL {
+            *votes.entry(sit_block(entry.addr)).or_default() += if is_current { -1 } else { 1 };
+        }
+        !is_current
+    });
     let mut found = BTreeMap::new();
-    for (nid, (age, stored, entry)) in candidates {
-        if is_current(io, geometry, summaries, (nid, stored), age) {
+    for (nid, (_, stored, entry)) in candidates {
+        let is_old = votes.get(&sit_block(entry.addr)).is_some_and(|votes| *votes < 0);
+        if stored == BlockAddr::NULL && is_old {
             continue;
         }
-        let known = match stored {
-            BlockAddr::NULL => format!("it is free; the node lies at {}", entry.addr),
-            stored => format!("it names {stored}, which is not valid; the node lies at {}", entry.addr),
+        let (known, certainty) = match stored {
+            BlockAddr::NULL => (format!("it is free; the node lies at {}", entry.addr), Certainty::Likely),
+            stored => {
+                let known = format!("it names {stored}, which is not valid; the node lies at {}", entry.addr);
+                (known, Certainty::Certain)
+            }
         };
         let finding = Finding::new(Kind::NatAddress, Place::Nat(nid), known)
             .repaired_by(format!("set the address to {}", entry.addr));
-        report.add(finding.with_certainty(Certainty::Certain));
+        report.add(finding.with_certainty(certainty));
         report.fix(Fix::Nat { nid, ino: entry.ino, addr: entry.addr });
         found.insert(nid, entry);
     }

@@ -10,19 +10,20 @@ use f2fs::{
         dir_hash,
         inode::inline,
         node::NodeBlock,
+        superblock::Features,
     },
     units::{BlockAddr, Ino},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Fix, Kind, Loss, Slot, Stage,
+    Certainty, Finding, Fix, Kind, Loss, Slot, Stage,
     areas::{Held, edited},
     checker::{Checker, ODD_MAX},
     inodes::{DEPTH, SIZE},
     names::Naming,
     reader::read_runs,
-    table::fact,
+    table::{Entry, fact},
 };
 
 /// Maximum number of names of a directory among which duplicates are looked for.
@@ -210,6 +211,7 @@ impl Checker<'_> {
                 _ => {
                     let known = format!("slot {slot} has a name of {length} bytes");
                     self.add(Kind::DentryName, at, known);
+                    self.lose(Loss::Entry);
                     walk.is_broken = true;
                     walk.edit(bytes, |area| area.set_use(slot, SlotUse::Free));
                     slot += 1;
@@ -279,12 +281,15 @@ impl Checker<'_> {
             let known = format!("the name {shown} in slot {} has a slash or a zero", entry.slot);
             self.add(Kind::DentryName, at, known);
         }
+        let name = if is_possible && hash == entry.hash { None } else { Some(self.right_name(walk, entry)) };
         if hash != entry.hash {
             let known = format!("{shown} has hash {:#010x}, must be {hash:#010x}", entry.hash);
-            self.add(Kind::DentryHash, at, known);
+            // Otherwise the name may be damaged, and not the hash.
+            let is_known = name.as_deref() != Some(entry.name) || self.is_own_name(entry);
+            let certainty = if is_known { Certainty::Certain } else { Certainty::Unclear };
+            self.report.add(Finding::new(Kind::DentryHash, at, known).with_certainty(certainty));
         }
-        if !is_possible || hash != entry.hash {
-            let name = self.right_name(walk, entry);
+        if let Some(name) = name {
             let hash = walk.naming.hash(&name, entry.hash);
             walk.edit(bytes, |area| {
                 area.set_name(entry.slot, &name);
@@ -314,6 +319,11 @@ impl Checker<'_> {
             Naming::Plain | Naming::Folded => entry.name.iter().map(possible).collect(),
             Naming::Encrypted | Naming::EncryptedFolded => entry.name.to_vec(),
         }
+    }
+
+    /// Returns true if the inode of an entry carries the name of the entry.
+    fn is_own_name(&mut self, entry: &Dentry<'_>) -> bool {
+        self.inode_of(entry.ino).is_some_and(|inode| inode.last_name() == entry.name)
     }
 
     fn check_place(
@@ -353,6 +363,12 @@ impl Checker<'_> {
             // Only the key tells the name.
             return;
         }
+        let found = self.table.find(entry.ino.into()).filter(|found| self.table.ino(*found) == entry.ino);
+        let is_usable = found.is_some_and(|found| !self.table.has(found, fact::HIDDEN));
+        if !is_usable || entry.ino == self.superblock.root_ino {
+            // The entry is removed.
+            return;
+        }
         let slots = entry.slot..entry.slot + slots_for(entry.name.len());
         walk.edit(bytes, |area| slots.for_each(|slot| area.set_use(slot, SlotUse::Free)));
         self.fix(Fix::Enter { dir: walk.ino, name: entry.name.to_vec(), ino: entry.ino });
@@ -388,12 +404,8 @@ impl Checker<'_> {
         let was_named = self.table.has(found, fact::REACHED);
         self.table.note(found, fact::REACHED);
         let kind = self.table.kind(found);
-        if kind.is_some() && kind != entry.kind {
-            let known = format!("{shown} says {:?}, {} is {:?}", entry.kind, entry.ino, kind);
-            self.add(Kind::DentryType, at, known);
-            if let Some(kind) = kind.filter(|_| !self.table.has(found, fact::INVALID)) {
-                walk.edit(bytes, |area| area.set_target(entry.slot, entry.ino, kind));
-            }
+        if let Some(kind) = kind.filter(|kind| Some(*kind) != entry.kind) {
+            self.check_kind(walk, at, entry, shown, (found, kind), bytes);
         }
         if kind == Some(FileType::Directory) {
             if let Some(own) = self.table.find(walk.ino.into()) {
@@ -407,6 +419,60 @@ impl Checker<'_> {
                 self.note_parent(entry.ino, walk.number);
             }
         }
+    }
+
+    /// Decides between the kind of an entry and that of its inode.
+    fn check_kind(
+        &mut self,
+        walk: &mut Walk,
+        at: Place,
+        entry: &Dentry<'_>,
+        shown: &str,
+        (found, kind): (Entry, FileType),
+        bytes: &[u8],
+    ) {
+        let is_invalid = self.table.has(found, fact::INVALID);
+        if !is_invalid && entry.kind == Some(FileType::Directory) && self.is_directory_by_content(entry.ino) {
+            let place = Place::Inode(entry.ino);
+            let known = format!("i_mode says {kind:?}; its name and its first block say Directory");
+            let finding = Finding::new(Kind::InodeInvalid, place, known).repaired_by("make it a directory");
+            self.report.add(finding);
+            self.table.note(found, fact::INVALID | fact::TAINTED);
+            self.quotas.give_up();
+            let mode = self.cache.block(&self.io, self.table.addr(found));
+            let mode = mode.map_or(0, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
+            let mode = FileType::Directory.mode_bits() | mode & 0o7777;
+            self.fix(Fix::Node(Slot { nid: entry.ino.into(), at: 0 }, mode.to_le_bytes().to_vec()));
+            if let Some(own) = self.table.find(walk.ino.into()) {
+                self.table.take_links(own, 1);
+            }
+            return;
+        }
+        let is_sealed = self.superblock.features.has(Features::INODE_CHECKSUM)
+            && self.report.count(Kind::InodeChecksum) == 0;
+        // Without a checksum, either of them may be damaged.
+        let certainty =
+            if is_sealed || entry.kind.is_none() { Certainty::Certain } else { Certainty::Unclear };
+        let known = format!("{shown} says {:?}, {} is {kind:?}", entry.kind, entry.ino);
+        self.report.add(Finding::new(Kind::DentryType, at, known).with_certainty(certainty));
+        if !is_invalid {
+            walk.edit(bytes, |area| area.set_target(entry.slot, entry.ino, kind));
+        }
+    }
+
+    /// Returns true if the first block of an inode, according to its first address, begins with the entry "." of the inode.
+    fn is_directory_by_content(&mut self, ino: Ino) -> bool {
+        let Some(inode) = self.inode_of(ino) else { return false };
+        let place = inode.layout().addrs_at();
+        let stored = inode.bytes().get(place..place + 4).and_then(|bytes| bytes.try_into().ok());
+        let addr = BlockAddr(stored.map_or(0, u32::from_le_bytes));
+        if !self.segments.is_marked(addr) {
+            return false;
+        }
+        let Ok(block) = self.cache.block(&self.io, addr) else { return false };
+        let area = Dentries::new(&block[..], Place::Volume);
+        let first = area.entries().next();
+        matches!(first, Some(Ok(entry)) if entry.name == b"." && entry.ino == ino)
     }
 
     /// Compares the names that share a hash.

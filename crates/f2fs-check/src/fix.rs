@@ -68,6 +68,10 @@ pub enum Fix {
     Mend(Ino, Option<FileType>),
     /// Computes the summary of a segment anew.
     Summary(SegNo),
+    /// Moves the nodes in a segment of data to other segments.
+    MoveNodes(SegNo),
+    /// Moves the data in a segment of nodes to other segments.
+    MoveData(SegNo),
     /// Enters an inode into the orphan list.
     Orphan(Ino),
     /// Takes an inode out of the orphan list.

@@ -14,7 +14,7 @@ use f2fs::{
 };
 
 use crate::{
-    Finding, Fix, Kind, Slot,
+    Certainty, Finding, Fix, Kind, Loss, Slot,
     checker::{Checker, ODD_MAX},
     links::Directory,
     nodes::as_inode,
@@ -64,6 +64,11 @@ impl Checker<'_> {
         self.table.take_links(entry, 0u32.wrapping_sub(head.links.get()));
         // The rules bound i_blocks to 32 bits. The inode is the first of them.
         self.table.take_blocks(entry, 1u32.wrapping_sub(head.blocks.get() as u32));
+        if self.is_marked_inline_by_mistake(&inode, at) {
+            self.table.note(entry, fact::INVALID | fact::TAINTED);
+            self.quotas.give_up();
+            return;
+        }
         if !self.table.has(entry, fact::HIDDEN) {
             self.quotas.charge(&inode);
         }
@@ -99,10 +104,48 @@ impl Checker<'_> {
         let nids_at = self.geometry.block_size.inode_nids_at();
         for (index, offset) in [1, 2, 3, 4 + n, 5 + 2 * n].into_iter().enumerate() {
             let child = inode.child(index);
-            if child != Nid::NULL {
-                self.expect(child, offset, ino, at, Slot { nid, at: nids_at + 4 * index });
+            if child == Nid::NULL {
+                continue;
+            }
+            let slot = Slot { nid, at: nids_at + 4 * index };
+            match has_map(&inode) {
+                true => self.expect(child, offset, ino, at, slot),
+                false => self.drop_child_of_inode_without_addresses(child, at, slot),
             }
         }
+    }
+
+    /// Reports a node of an inode whose content has no addresses: Linux does not read the number.
+    fn drop_child_of_inode_without_addresses(&mut self, child: Nid, at: Place, slot: Slot) {
+        self.add(Kind::NodeChild, at, format!("it names {child}, and its content has no addresses"));
+        self.taint(Ino::from(slot.nid));
+        self.fix(Fix::Node(slot, vec![0; 4]));
+        self.lose(Loss::Node);
+    }
+
+    /// Returns true if an inode is marked as inline although its first address names a block whose summary names the inode:
+    /// then the mark is wrong. Has the mark cleared.
+    fn is_marked_inline_by_mistake(&mut self, inode: &NodeBlock, at: Place) -> bool {
+        let marks = inline::DATA | inline::DENTRY;
+        let place = inode.layout().addrs_at();
+        let stored = inode.bytes().get(place..place + 4).and_then(|bytes| bytes.try_into().ok());
+        let addr = BlockAddr(stored.map_or(0, u32::from_le_bytes));
+        if !inode.has_inline(marks) || !self.segments.is_marked(addr) {
+            return false;
+        }
+        let owned = self.summaries.owner(&self.io, addr);
+        let is_own = owned.is_some_and(|owned| {
+            owned.content == Content::Data && (owned.owner.nid, owned.owner.offset) == (inode.nid(), 0)
+        });
+        if is_own {
+            let known =
+                format!("it is marked as inline; its first address names {addr}, whose summary names it");
+            let finding = Finding::new(Kind::InlineReserved, at, known).repaired_by("clear the mark");
+            self.report.add(finding.with_certainty(Certainty::Likely));
+            let flags = inode.head().inline & !(marks | inline::DATA_EXIST);
+            self.fix(Fix::Node(Slot { nid: inode.nid(), at: INLINE }, vec![flags]));
+        }
+        is_own
     }
 
     /// Notes an inode whose fields contradict each other. Its blocks cannot be told.

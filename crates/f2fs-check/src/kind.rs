@@ -97,6 +97,8 @@ kinds! {
         "The NAT names the inode of each node.", "take the inode from the node's footer";
     SitType, "sit-type", Error, Certain,
         "A segment's type fits its blocks: nodes or data.", "set the type by the blocks";
+    SegmentMixed, "segment-mixed", Error, Likely,
+        "A segment has nodes or data, not both.", "move the fewer ones to other segments";
     SitCount, "sit-count", Error, Certain,
         "A segment's count is the number of bits in its map.", "count the bits";
     SitUnmarked, "sit-unmarked", Error, Certain,
@@ -193,8 +195,8 @@ kinds! {
         "A quota file is a header and a tree of records.", "compute the file anew, without limits";
     QuotaUsage, "quota-usage", Error, Certain,
         "A quota record has the usage of its user, group or project.", "set the usage";
-    QuotaAsks, "quota-asks", Notice, Certain,
-        "The quota files are up to date.", "compute the usage anew";
+    QuotaAsks, "quota-asks", Error, Certain,
+        "The checkpoint does not ask for new quota files.", "compute the usage anew, and clear the flag";
     CountBlocks, "count-blocks", Error, Certain,
         "valid_block_count counts the blocks in use.", "set the number";
     CountNodes, "count-nodes", Error, Certain,

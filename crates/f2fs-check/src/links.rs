@@ -38,7 +38,9 @@ impl Checker<'_> {
     /// Notes the inodes that need no name: quota files and orphans.
     pub fn note_special_inodes(&mut self) {
         for ino in self.superblock.quota_inos {
-            if let Some(entry) = self.table.find(ino.into()) {
+            // A damaged superblock may name a file of a user.
+            let is_named = self.inode_of(ino).is_some_and(|inode| !inode.last_name().is_empty());
+            if let Some(entry) = self.table.find(ino.into()).filter(|_| !is_named) {
                 self.table.note(entry, fact::HIDDEN);
             }
         }
@@ -115,10 +117,20 @@ impl Checker<'_> {
             });
             let known = format!("no directory names it{own}");
             let finding = Finding::new(Kind::InodeUnreached, Place::Inode(ino), known);
-            self.report.add(finding.with_certainty(unreached));
-            // Without a link it was removed while it was open.
+            let finding = finding.with_certainty(unreached);
             let links = self.inode_of(ino).map(|inode| inode.head().links.get());
-            self.fix(if links == Some(0) { Fix::Orphan(ino) } else { Fix::Attach(ino) });
+            let (finding, fix) = match links {
+                // It was removed while it was open.
+                Some(0) => (
+                    finding.repaired_by(
+                        "enter it into the orphan list: without a link, the next mount removes it",
+                    ),
+                    Fix::Orphan(ino),
+                ),
+                _ => (finding, Fix::Attach(ino)),
+            };
+            self.report.add(finding);
+            self.fix(fix);
             return;
         }
         let left = self.table.links_left(entry);

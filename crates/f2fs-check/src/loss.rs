@@ -7,6 +7,8 @@ pub(crate) enum Loss {
     Node,
     /// A name of an inode that is not in use.
     Name,
+    /// A name that is damaged or at a wrong place, and cannot be entered again.
+    Entry,
     /// A block of a directory that cannot be read.
     DirBlock,
     /// An address outside the main area, whose block is not known.
@@ -22,6 +24,7 @@ impl Loss {
         match self {
             Loss::Node => format!("up to {count} nodes are lost, with the blocks of files that they name"),
             Loss::Name => format!("up to {count} names are removed, because their inodes are lost"),
+            Loss::Entry => format!("up to {count} names are removed, because they cannot be entered again"),
             Loss::DirBlock => {
                 format!("up to {count} blocks of directories are freed, because they cannot be read")
             }

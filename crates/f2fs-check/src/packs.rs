@@ -72,7 +72,7 @@ pub fn check(io: &Io, geometry: &Geometry, sb: &Superblock, report: &mut Report)
         Ok(_) => {}
     }
     let pack = read?;
-    flags(&pack, report);
+    flags(&pack, sb.features, report);
     Some(pack)
 }
 
@@ -470,7 +470,7 @@ impl Parts<'_> {
 }
 
 /// Findings that follow from the flags alone.
-fn flags(pack: &Pack, report: &mut Report) {
+fn flags(pack: &Pack, features: Features, report: &mut Report) {
     let (flags, at) = (pack.checkpoint.flags, Place::Checkpoint(pack.number));
     let set = |of: [(Flags, &'static str); 2]| {
         of.into_iter().filter(|(flag, _)| flags.has(*flag)).map(|(_, name)| name).collect::<Vec<_>>()
@@ -490,7 +490,7 @@ fn flags(pack: &Pack, report: &mut Report) {
     if !disabled.is_empty() {
         report.add(Finding::new(Kind::CheckpointDisabled, at, format!("flags: {}", disabled.join(", "))));
     }
-    if flags.has(Flags::QUOTA_NEED_FSCK) {
+    if flags.has(Flags::QUOTA_NEED_FSCK) && features.has(Features::QUOTA) {
         report.add(Finding::new(Kind::QuotaAsks, at, "the flag quota_need_fsck is set"));
     }
 }

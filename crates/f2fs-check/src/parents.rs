@@ -13,7 +13,7 @@ use rustc_hash::FxHashSet;
 use crate::{
     Fix, Loss, Slot,
     checker::Checker,
-    inodes::XATTR_NID,
+    inodes::{XATTR_NID, has_map},
     table::{Entry, fact},
 };
 
@@ -79,13 +79,16 @@ impl Checker<'_> {
     }
 
     /// Names a node that no parent names, at the place in its footer if that is free. A missing node above it is made
-    /// anew, once (`made`); the next check attaches its children. Otherwise frees the node.
+    /// anew, once (`made`); the next check attaches its children. Otherwise frees the node, also if the content of the inode
+    /// has no addresses.
     pub fn attach_node(&mut self, nid: Nid, ino: Ino, offset: u32, made: &mut FxHashSet<(Ino, u32)>) {
-        let slot = self.slot_of(ino, offset).filter(|slot| slot.nid != nid);
+        let takes_nodes =
+            offset == XATTR_NODE_OFFSET || self.inode_of(ino).is_some_and(|inode| has_map(&inode));
+        let slot = self.slot_of(ino, offset).filter(|slot| slot.nid != nid && takes_nodes);
         if let Some((slot, 0)) = slot.and_then(|slot| self.word_at(slot).map(|word| (slot, word))) {
             self.fix(Fix::Node(slot, nid.0.to_le_bytes().to_vec()));
         } else if let Some((slot, offset)) =
-            self.missing_above(ino, offset).filter(|(slot, _)| slot.nid != nid)
+            self.missing_above(ino, offset).filter(|(slot, _)| slot.nid != nid && takes_nodes)
         {
             if made.insert((ino, offset)) {
                 if let Some((finding, _)) = self.bad_children.remove(&(ino, offset)) {

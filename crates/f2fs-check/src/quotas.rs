@@ -11,12 +11,13 @@ use f2fs::{
         quota::{self, BLOCK_BYTES, Located, QuotaKind, Usage, raw::QuotaRecord},
         superblock::{Features, Superblock},
     },
+    printable,
     units::{BlockAddr, Ino},
 };
 use rustc_hash::FxHashMap;
 use zerocopy::FromZeros;
 
-use crate::{Fix, Kind, checker::Checker};
+use crate::{Certainty, Finding, Fix, Kind, checker::Checker};
 
 /// Maximum number of users, groups or projects that are counted.
 const IDS_MAX: usize = 1 << 20;
@@ -76,6 +77,16 @@ impl Checker<'_> {
                 continue;
             }
             match self.inode_of(ino) {
+                Some(inode) if !inode.last_name().is_empty() => {
+                    let known = format!(
+                        "the superblock names it for quota of {kind:?}, it is \"{}\" in inode {}",
+                        printable::name(inode.last_name()),
+                        inode.head().pino.get()
+                    );
+                    let finding = Finding::new(Kind::QuotaInode, Place::Inode(ino), known);
+                    let finding = finding.repaired_by("none: a person has to decide");
+                    self.report.add(finding.with_certainty(Certainty::Unclear));
+                }
                 Some(inode) => self.check_quota(kind, ino, &inode),
                 None => {
                     let known = format!("the superblock names it for quota of {kind:?}, it cannot be used");

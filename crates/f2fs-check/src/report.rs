@@ -106,7 +106,7 @@ impl Report {
     /// Drops the changes that `is_dropped` selects, and the losses in directories, which come with such changes.
     pub(crate) fn drop_fixes(&mut self, is_dropped: fn(&Fix) -> bool) {
         self.fixes.retain(|fix| !is_dropped(fix));
-        self.losses.retain(|loss, _| *loss != Loss::Name);
+        self.losses.retain(|loss, _| !matches!(loss, Loss::Name | Loss::Entry));
     }
 
     pub(crate) fn add(&mut self, finding: Finding) {

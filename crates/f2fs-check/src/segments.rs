@@ -163,6 +163,12 @@ impl Segments {
         }
     }
 
+    /// Numbers of claimed nodes and data blocks of a segment.
+    pub fn contents(&self, segment: SegNo) -> (u16, u16) {
+        let entry = self.entries[segment.index()];
+        (entry.nodes, entry.data)
+    }
+
     /// Number of claimed blocks of a segment.
     pub fn claims(&self, segment: SegNo) -> u16 {
         let entry = self.entries[segment.index()];

@@ -3,12 +3,15 @@
 use f2fs::{
     Place,
     format::{
-        BLOCKS_PER_SEGMENT, bits, checkpoint::LogPosition, node::NodeFooter, sit::SegmentType,
+        BLOCKS_PER_SEGMENT, bits,
+        checkpoint::LogPosition,
+        node::NodeFooter,
+        sit::{self, SegmentType},
         superblock::Features,
     },
     units::{BlockAddr, Ino, Nid, SegNo},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     Certainty, Finding, Fix, Kind, Loss, NewBlock, Slot,
@@ -21,6 +24,17 @@ use crate::{
 
 /// Blocks of a segment without an owner in the summary, from which on the summary is taken for lost.
 const BLANK_MIN: usize = 8;
+/// Nodes without a mark, from which on the block of the SIT is taken for an old one.
+const UNMARKED_MIN: usize = 8;
+/// Kinds after whose repair a block may have another owner, or none.
+const DOUBTFUL_BLOCKS: [Kind; 6] = [
+    Kind::BlockAddress,
+    Kind::BlockTwice,
+    Kind::InlineReserved,
+    Kind::InodeInvalid,
+    Kind::NatAddress,
+    Kind::NodeUnreached,
+];
 
 impl Checker<'_> {
     /// Checks that the logs go on at free blocks.
@@ -63,12 +77,17 @@ impl Checker<'_> {
     }
 
     /// Collects the valid blocks that nothing names, by segment. A block whose summary names an odd address
-    /// is the original of that address.
+    /// is the original of that address, unless the block of the SIT that marks it is old.
     fn find_originals(&mut self) -> Vec<(SegNo, Vec<BlockAddr>)> {
         let mut unused = Vec::new();
+        let old = self.old_sit_blocks();
         for segment in self.segments.all() {
             let mut blocks = self.segments.unused(segment);
+            let is_old = old.contains(&self.sit_block(segment));
             blocks.retain(|addr| {
+                if is_old {
+                    return true;
+                }
                 let Some(owned) = self.summaries.owner(&self.io, *addr) else { return true };
                 let Some(odd) = self.odd.get_mut(&(owned.owner.nid, owned.owner.offset)) else { return true };
                 // A segment of nodes has no data.
@@ -83,6 +102,25 @@ impl Checker<'_> {
             }
         }
         unused
+    }
+
+    /// The blocks of the SIT that do not mark many nodes that the NAT names.
+    fn old_sit_blocks(&self) -> FxHashSet<u32> {
+        let mut unmarked: FxHashMap<u32, usize> = FxHashMap::default();
+        for segment in self.segments.all() {
+            if self.segments.content(segment) == Some(Content::Node) {
+                let (valid, claimed) = self.segments.maps(segment);
+                let missing =
+                    valid.iter().zip(claimed).map(|(valid, claimed)| (claimed & !valid).count_ones());
+                *unmarked.entry(self.sit_block(segment)).or_default() += missing.sum::<u32>() as usize;
+            }
+        }
+        unmarked.into_iter().filter(|(_, count)| *count >= UNMARKED_MIN).map(|(block, _)| block).collect()
+    }
+
+    /// Index of the block of the SIT that has a segment's entry.
+    fn sit_block(&self, segment: SegNo) -> u32 {
+        sit::position(segment, self.geometry.block_size).0
     }
 
     /// Decides on the odd addresses and on the blocks with two owners.
@@ -225,6 +263,7 @@ impl Checker<'_> {
                 _ => {}
             }
         }
+        self.conclude_mixed();
         for (segment, blocks) in unused {
             let (_, offset) = self.geometry.position(blocks[0]);
             let owner = self.summaries.owner(&self.io, blocks[0]);
@@ -235,6 +274,28 @@ impl Checker<'_> {
                 blocks.len()
             );
             self.add(Kind::SitUnused, Place::Sit(segment), known);
+        }
+    }
+
+    /// Reports segments with nodes and data. While owners of blocks are not certain, one of them may not be there.
+    fn conclude_mixed(&mut self) {
+        if DOUBTFUL_BLOCKS.into_iter().any(|kind| self.report.count(kind) > 0) {
+            return;
+        }
+        for segment in self.segments.all() {
+            let (nodes, data) = self.segments.contents(segment);
+            if nodes == 0 || data == 0 {
+                continue;
+            }
+            self.add(
+                Kind::SegmentMixed,
+                Place::Sit(segment),
+                format!("{nodes} nodes and {data} blocks of data"),
+            );
+            self.fix(match self.segments.content(segment) {
+                Some(Content::Node) => Fix::MoveData(segment),
+                _ => Fix::MoveNodes(segment),
+            });
         }
     }
 

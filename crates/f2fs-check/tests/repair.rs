@@ -3,14 +3,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use block::{Counted, Device, Fault, Faulty, MemoryDevice, Verb};
+use block::{Counted, Device, Fault, Faulty, MemoryDevice, Survivors, Verb, power_cut};
 use f2fs::{
-    engine::{Engine, Options},
-    format::BLOCKS_PER_SEGMENT,
+    engine::{Caller, Engine, NewNode, Options},
+    format::{BLOCKS_PER_SEGMENT, inode::flag},
     units::{BlockAddr, Ino, Nid, SegNo},
 };
 use f2fs_check::{
-    Report,
+    Certainty, Report,
     repair::{Plan, Planned, Undo, UndoError, plan},
 };
 
@@ -111,7 +111,7 @@ fn a_damaged_head_of_the_newest_pack_comes_back_from_the_end_of_the_pack() {
     // The files of this volume are those of the newest checkpoint; the older one has fewer.
     let newest = d.pack(d.checkpoint().0);
     d.put(newest, 200, &[0xEE; 8]);
-    assert_eq!(repair_of(&d.device).certainty(), f2fs_check::Certainty::Certain);
+    assert_eq!(repair_of(&d.device).certainty(), Certainty::Certain);
     assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
 }
 
@@ -149,6 +149,39 @@ fn old_copies_of_blocks_do_not_replace_those_of_a_segment_with_a_blank_summary()
 }
 
 #[test]
+fn old_copies_of_blocks_do_not_replace_those_that_an_old_table_of_segments_does_not_mark() {
+    let d = Damaged::new();
+    put_old_copies_beside_a_blank_summary(&d, 16);
+    // The summary is old, too: its owners are in use, and do not have these blocks.
+    let (segment, _) = closed(&d, "/big");
+    let owner = [&le(d.ino("/plain").0)[..], &[0; 3]].concat();
+    d.put(d.ssa(segment), 0, &owner.repeat(16));
+    d.put_sit(closed_node(&d).0, 2, &[0; 4]);
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn a_removed_node_that_an_old_table_of_segments_marks_does_not_come_back() {
+    let d = Damaged::new();
+    let is_free = |segment: &SegNo| d.sit(*segment).valid_blocks == 0 && !d.is_log(*segment);
+    let geometry = *d.volume().geometry();
+    let old = (0..geometry.segments).map(SegNo).find(is_free).expect("a free segment");
+    d.put_sit(old, 0, &(4u16 << 10).to_le_bytes());
+    d.put(d.ssa(old), BLOCK - 5, &[1]);
+    // Old copies of nodes that the NAT has elsewhere, and the inode of a removed file.
+    for n in 0..9u16 {
+        let nid = Nid::from(d.ino(&format!("/many/entry {n}")));
+        let to = geometry.block(old, n);
+        move_block(&d, d.addr(nid), to, &[&le(nid.0)[..], &[0; 3]].concat());
+        d.put(to, FOOTER + 12, &[0; 8]);
+    }
+    let removed = geometry.block(old, 9);
+    move_block(&d, d.addr(d.ino("/many/entry 9").into()), removed, &[&le(50_000)[..], &[0; 3]].concat());
+    d.put(removed, FOOTER, &[le(50_000), le(50_000)].concat());
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
 fn an_inode_that_foreign_content_overwrote_is_lost_and_not_mended() {
     let d = Damaged::new();
     let other = d.addr(d.ino("/few/other").into());
@@ -176,7 +209,7 @@ fn keep_one_head(d: &Damaged) {
 fn a_volume_of_which_one_head_of_a_pack_is_left_comes_back() {
     let d = Damaged::new();
     keep_one_head(&d);
-    assert_eq!(repair_of(&d.device).certainty(), f2fs_check::Certainty::Unclear);
+    assert_eq!(repair_of(&d.device).certainty(), Certainty::Unclear);
     assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
 }
 
@@ -231,6 +264,17 @@ fn an_orphan_with_links_whose_name_is_lost_is_attached_and_not_removed() {
     assert_eq!(found().len(), sound.len() + 1);
 }
 
+#[test]
+fn a_file_that_a_damaged_superblock_calls_a_quota_file_is_left_alone() {
+    let d = Damaged::new();
+    for copy in [0, 1] {
+        put_superblock(&d, copy, 2745 + 8, &le(d.ino("/plain").0));
+    }
+    let Planned::Refused(refusal) = planned(&d.device) else { panic!("a refusal") };
+    assert_eq!(refusal.report.count(f2fs_check::Kind::QuotaInode), 1);
+    assert_eq!(refusal.report.count(f2fs_check::Kind::DentryInode), 0, "its name stays");
+}
+
 /// Takes the block of a node away, and its entry in the NAT.
 fn lose_node(d: &Damaged, nid: Nid) {
     d.put_node(nid, 0, &[0; BLOCK]);
@@ -277,7 +321,7 @@ fn a_node_that_cannot_be_read_is_a_loss() {
     let fault = Fault::ErrorIn { verb: Verb::Read, range: at..at + 1 };
     let device: Arc<dyn Device> = Arc::new(Faulty::new(d.device.clone(), vec![fault]));
     let Planned::Repair(plan) = plan(&device, NOW, &mut |_| {}).unwrap() else { panic!("a repair") };
-    assert_eq!(plan.certainty(), f2fs_check::Certainty::Unclear);
+    assert_eq!(plan.certainty(), Certainty::Unclear);
     assert!(plan.losses.iter().any(|loss| loss.contains("nodes are lost")), "{:?}", plan.losses);
 }
 
@@ -318,6 +362,100 @@ fn undo_does_not_take_a_later_fsync_back() {
     let refused = undo.apply(&device).unwrap_err();
     assert!(matches!(refused, UndoError::Fsynced(at) if at == u64::from(addr.0) << 12), "{refused}");
     assert!(d.device.to_vec() == synced, "nothing is written");
+}
+
+#[test]
+fn a_small_file_that_is_marked_as_inline_keeps_its_content() {
+    let d = Damaged::new();
+    d.put_inode(d.ino("/plain"), 16, &100u64.to_le_bytes());
+    mark_as_inline(&d, "/plain");
+    repair_of(&d.device).apply(&*d.device).unwrap();
+    let volume = f2fs::OpenOptions::new().open(d.device.clone()).unwrap();
+    assert_eq!(volume.read("/plain").unwrap(), [3; 100]);
+}
+
+#[test]
+fn names_in_wrong_buckets_of_an_immutable_directory_stay_there() {
+    let d = Damaged::new();
+    let many = d.ino("/many");
+    d.put_inode(many, 80, &le(d.volume().inode(many).unwrap().head().flags.get() | flag::IMMUTABLE));
+    let (a, b) = (d.data(many, 2), d.data(many, 4));
+    let (first, second) = (d.block(a), d.block(b));
+    d.put(a, 0, &second);
+    d.put(b, 0, &first);
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn undo_brings_an_interrupted_repair_back() {
+    let d = Damaged::new();
+    // One write restores the head, roll-forward goes to the other pack, and the last writes replace the head.
+    chain(&d, &[1, 2]);
+    d.put(d.pack(d.checkpoint().0), 200, &[0xEE; 8]);
+    d.put_inode(d.ino("/plain"), 12, &le(9));
+    let (plan, before) = (repair_of(&d.device), d.device.to_vec());
+    let mut stored = Vec::new();
+    Undo::of(plan.requests(), &*d.device).unwrap().store(&mut stored).unwrap();
+    for at in 0..=plan.requests().len() {
+        for survivors in [Survivors::None, Survivors::All, Survivors::Torn { seed: at as u64 }] {
+            let device = Arc::new(model::setup::copy(&d.device).unwrap());
+            power_cut(plan.requests(), at, &survivors, &*device).unwrap();
+            let cut: Arc<dyn Device> = device.clone();
+            let undo = Undo::load(&mut &stored[..]).unwrap();
+            undo.apply(&cut).unwrap_or_else(|error| panic!("cut at {at} ({survivors:?}): {error}"));
+            assert!(device.to_vec() == before, "cut at {at} ({survivors:?}): every byte is back");
+        }
+    }
+}
+
+#[test]
+fn a_repair_without_a_free_block_is_refused_with_its_findings() {
+    let d = Damaged::new();
+    d.put_inode(d.ino("/plain"), 12, &le(9));
+    for segment in (0..d.volume().geometry().segments).map(SegNo) {
+        d.put_sit(segment, 2, &[0xFF; 64]);
+    }
+    let Planned::Refused(refusal) = planned(&d.device) else { panic!("a refusal") };
+    assert!(refusal.report.count(f2fs_check::Kind::LinkCount) > 0);
+    assert!(refusal.reason.contains("no space"), "{}", refusal.reason);
+}
+
+#[test]
+fn a_name_with_a_wrong_hash_needs_a_person_unless_the_inode_carries_it() {
+    let certainty = |path: &str, damage: &dyn Fn(&Damaged, Ino, usize)| {
+        let d = Damaged::new();
+        let few = d.ino("/few");
+        damage(&d, few, d.slot(few, path));
+        repair_of(&d.device).certainty()
+    };
+    let hash = |d: &Damaged, few: Ino, slot: usize| d.put_dentry(few, slot, 0, &[1, 2, 3]);
+    let name = |d: &Damaged, few: Ino, slot: usize| {
+        let (addr, at) = d.name_at(few, slot);
+        d.put(addr, at, b"x");
+        d.seal(few);
+    };
+    assert_eq!(certainty("other", &hash), Certainty::Certain);
+    assert_eq!(certainty("other", &name), Certainty::Certain, "the inode has the right name");
+    // The inode carries its other name.
+    assert_eq!(certainty("small", &name), Certainty::Unclear);
+}
+
+#[test]
+fn a_kind_that_only_one_damaged_inode_tells_needs_a_person() {
+    let device = Arc::new(model::Setup::named("base").unwrap().make().unwrap());
+    let mut volume = Engine::open(device.clone(), Options::new(|| NOW)).unwrap();
+    let root = volume.superblock().root_ino;
+    let file = volume.begin(Caller::ADMIN).create(root, b"file", &NewNode::new(0o100_644)).unwrap();
+    volume.begin(Caller::ADMIN).write(file, 0, &[3; 5 * BLOCK]).unwrap();
+    volume.unmount().unwrap();
+    let volume = Engine::open(device.clone(), Options::read_only()).unwrap();
+    let addr = volume.nat_entry(file.into()).unwrap().addr;
+    // One bit makes a symbolic link of it.
+    device.write(u64::from(addr.0) << 12, &0o120_644u16.to_le_bytes()).unwrap();
+    let plan = repair_of(&device);
+    let kinds: Vec<&str> = plan.report.findings().iter().map(|finding| finding.kind.name()).collect();
+    assert_eq!(kinds, ["dentry-type"]);
+    assert_eq!(plan.certainty(), Certainty::Unclear);
 }
 
 /// A device on which the first reads of a block fail.
@@ -370,6 +508,9 @@ fn lost_by(test: &str) -> Vec<String> {
             "+\"lost+found/few/other\"",
             "+\"lost+found/few/small\"",
         ],
+        // The one is a device now; the other has another size.
+        "a_device_that_names_nodes" => &["\"far\""],
+        "a_mark_of_inline_data_on_a_small_file_with_a_block" => &["\"plain\""],
         "a_doubled_name" => &["\"few/other\"", "+\"few/small~1\""],
         "a_name_with_a_slash" => &["\"few/small\"", "+\"few/s_all\""],
         // The size is lost; the content gets the largest one.

@@ -28,7 +28,7 @@ use crate::{
 /// Owners of the blocks of a segment.
 pub type Owners = Box<[Owner; BLOCKS_PER_SEGMENT as usize]>;
 
-/// A block that must move: it changed, and the old checkpoint uses its place.
+/// A block that must move: it changed, and the old checkpoint uses its place; or its segment is for the other content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moving {
     /// A node.
@@ -64,8 +64,8 @@ pub struct Census {
 pub struct Wanted<'a> {
     /// Segments whose owners are wanted.
     pub owners: &'a dyn Fn(SegNo) -> bool,
-    /// Returns true for a block that must move if it is in use.
-    pub moves: &'a dyn Fn(BlockAddr) -> bool,
+    /// Returns true for a block that must move if it is in use with this content.
+    pub moves: &'a dyn Fn(BlockAddr, Content) -> bool,
 }
 
 impl Census {
@@ -117,7 +117,7 @@ impl Census {
         self.nodes += 1;
         self.blocks += 1;
         self.claim(addr, Content::Node, Owner { nid, version: 0, offset: 0 }, wanted);
-        if (wanted.moves)(addr) {
+        if (wanted.moves)(addr, Content::Node) {
             self.moving.push(Moving::Node(nid));
         }
         if footer.is_inode() {
@@ -171,7 +171,7 @@ impl Census {
             let offset = u16::try_from(index).expect("a node has a few thousand addresses");
             let owner = Owner { nid: holder.nid, version: holder.version, offset };
             self.claim(addr, Content::Data, owner, wanted);
-            if (wanted.moves)(addr) {
+            if (wanted.moves)(addr, Content::Data) {
                 let slot = Slot { nid: holder.nid, at: holder.starts_at + 4 * index };
                 self.moving.push(Moving::Data(slot, holder.ino, addr));
             }
@@ -198,7 +198,7 @@ impl Census {
         let counts = &mut self.counts[segment.index()];
         let count = if content == Content::Node { &mut counts.0 } else { &mut counts.1 };
         *count = count.saturating_sub(1);
-        self.claim(to, content, owner, &Wanted { owners: &|_| true, moves: &|_| false });
+        self.claim(to, content, owner, &Wanted { owners: &|_| true, moves: &|_, _| false });
     }
 
     /// Returns true if a block is in use.

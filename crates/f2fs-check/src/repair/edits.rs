@@ -81,6 +81,8 @@ impl Edits<'_> {
             }
             Fix::Free(nid) => self.free(nid),
             Fix::Summary(segment) => drop(changes.summaries.insert(segment)),
+            Fix::MoveNodes(segment) => drop(changes.leaving.insert(segment, Content::Node)),
+            Fix::MoveData(segment) => drop(changes.leaving.insert(segment, Content::Data)),
             Fix::Orphan(ino) => drop(changes.orphans.insert(ino)),
             Fix::NoOrphan(ino) => drop(changes.no_orphans.insert(ino)),
             _ => {}

@@ -110,10 +110,13 @@ fn mend_extra(bytes: &mut [u8], format: NodeFormat, _: Option<FileType>) {
     }
 }
 
-/// Inline content, which must fit the kind.
+/// Inline content, which must fit the kind. An inode with it has at most one further block, for attributes.
 fn mend_inline(bytes: &mut [u8], _: NodeFormat, _: Option<FileType>) {
     let head = head(bytes);
     let kind = FileType::from_mode(head.mode.get());
+    if head.blocks.get() > 2 {
+        head.inline &= !(inline::DATA | inline::DATA_EXIST | inline::DENTRY);
+    }
     if kind != Some(FileType::Directory) {
         head.inline &= !inline::DENTRY;
     }

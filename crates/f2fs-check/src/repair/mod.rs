@@ -53,7 +53,8 @@ const SUPERBLOCK_KINDS: [Kind; 5] = [
     Kind::ErrorsRecorded,
 ];
 /// Kinds after whose repair a directory may have other blocks. Changes of its blocks wait for the next round.
-const DOUBTFUL_OWNERS: [Kind; 3] = [Kind::BlockAddress, Kind::BlockTwice, Kind::InodeInvalid];
+const DOUBTFUL_OWNERS: [Kind; 4] =
+    [Kind::BlockAddress, Kind::BlockTwice, Kind::InlineReserved, Kind::InodeInvalid];
 /// Features of volumes that are not repaired: the rules of their devices or layouts are others.
 const NOT_REPAIRED: [Features; 3] = [Features::RO, Features::BLKZONED, Features::DEVICE_ALIAS];
 
@@ -180,6 +181,23 @@ fn only_superblocks(report: &Report) -> bool {
 /// The findings that stay, if they are others than at first, and the reason.
 type Stopped = (Option<Report>, String);
 
+/// The state that a repair begins with: its device, the blocks in use, and its segments according to the last check.
+struct Origin<'a> {
+    start: &'a Arc<dyn Device>,
+    used: &'a Bitmap,
+    segments: &'a Segments,
+}
+
+/// The result of one round.
+struct Round {
+    /// The requests that lead from the beginning to the new state.
+    requests: Vec<Request>,
+    /// Inodes whose fields cannot be restored.
+    freed_inodes: u64,
+    /// Names that were taken out of a directory and could not be entered again.
+    lost_names: u64,
+}
+
 struct Planning<'a> {
     device: &'a Arc<dyn Device>,
     now: Time,
@@ -194,10 +212,14 @@ impl Planning<'_> {
         let clears_errors = report.fixes().contains(&Fix::ClearErrors);
         let mut requests = Vec::new();
         if !only_superblocks(&report) {
-            requests = match self.rounds(&report, segments)? {
-                Ok(requests) => requests,
-                Err((left, reason)) => {
+            requests = match self.rounds(&report, segments) {
+                Ok(Ok(requests)) => requests,
+                Ok(Err((left, reason))) => {
                     return Ok(Planned::Refused(Refusal { report: left.unwrap_or(report), reason }));
+                }
+                Err(error) => {
+                    let reason = format!("the repair cannot be completed: {error}");
+                    return Ok(Planned::Refused(Refusal { report, reason }));
                 }
             };
         }
@@ -240,26 +262,28 @@ impl Planning<'_> {
             },
         };
         let used = segments.in_use();
-        let mut state: State = Arc::new(Overlay::new(start.clone()));
+        let mut requests = Vec::new();
         let mut is_stuck = false;
         for _ in 0..ROUNDS {
             if let Some(reason) = too_much(&report) {
                 return Ok(Err((Some(report), reason)));
             }
-            let postpones = !is_stuck && has_doubtful_owners(&report);
+            let mut postpones = !is_stuck && has_doubtful_owners(&report);
             if postpones {
                 report.drop_fixes(changes_directories);
             }
-            let changes = self.edit(&state, &report, &segments, &used)?;
-            self.note_losses(&report, &changes);
-            let mut requests = transfer::transfer(&start, &used, &state, &changes)?;
-            state = self.over(&start, &requests)?;
-            let changes = self.rename(&state, &report);
-            if let Some(changes) = changes {
-                requests = transfer::transfer(&start, &used, &state, &changes)?;
-                state = self.over(&start, &requests)?;
+            let origin = Origin { start: &start, used: &used, segments: &segments };
+            let mut round = self.round(&origin, &requests, &report)?;
+            if round.lost_names > 0 && !is_stuck {
+                // Other repairs may let the engine enter them.
+                postpones = true;
+                report.drop_fixes(changes_directories);
+                round = self.round(&origin, &requests, &report)?;
             }
-            let (next, blocks) = examine(state.clone(), self.progress)?;
+            self.note_losses(&report, &round);
+            requests = round.requests;
+            let state = self.over(&start, &requests)?;
+            let (next, blocks) = examine(state, self.progress)?;
             if only_superblocks(&next) {
                 before.extend(requests);
                 return Ok(Ok(before));
@@ -276,6 +300,21 @@ impl Planning<'_> {
         }
         let reason = remaining(&report);
         Ok(Err((Some(report), reason)))
+    }
+
+    /// Makes the changes of one round, over the state that `requests` lead to.
+    fn round(&mut self, origin: &Origin<'_>, requests: &[Request], report: &Report) -> Result<Round> {
+        let Origin { start, used, segments } = *origin;
+        let state = self.over(start, requests)?;
+        let changes = self.edit(&state, report, segments, used)?;
+        let mut requests = transfer::transfer(start, used, &state, &changes)?;
+        let state = self.over(start, &requests)?;
+        let lost_names = self.rename(&state, report);
+        if lost_names.is_some() {
+            requests = transfer::transfer(start, used, &state, &Changes::default())?;
+        }
+        let lost_names = lost_names.unwrap_or(0);
+        Ok(Round { requests, freed_inodes: changes.freed_inodes, lost_names })
     }
 
     /// A state: a device with requests over it.
@@ -297,8 +336,9 @@ impl Planning<'_> {
         Ok(changes)
     }
 
-    /// Has the engine change names. Quota files follow when nothing else is wrong.
-    fn rename(&mut self, state: &State, report: &Report) -> Option<Changes> {
+    /// Has the engine change names. Quota files follow when nothing else is wrong. Returns the number of names that were
+    /// taken out and could not be entered again; `None` if there was nothing to do.
+    fn rename(&mut self, state: &State, report: &Report) -> Option<u64> {
         let quota = [Kind::QuotaUsage, Kind::QuotaFile, Kind::QuotaInode];
         let others = |(kind, _): &(Kind, u64)| {
             kind.severity() == Severity::Error && !quota.contains(kind) && !SUPERBLOCK_KINDS.contains(kind)
@@ -309,18 +349,18 @@ impl Planning<'_> {
         if fixes.is_empty() {
             return None;
         }
-        // A change that fails leaves its finding.
-        names::apply(state.clone(), &fixes, self.now).ok();
-        Some(Changes::default())
+        Some(names::apply(state.clone(), &fixes, self.now))
     }
 
     /// Adds the losses that the changes of a round bring.
-    fn note_losses(&mut self, report: &Report, changes: &Changes) {
+    fn note_losses(&mut self, report: &Report, round: &Round) {
         for (loss, count) in report.losses() {
             *self.lost.entry(*loss).or_default() += count;
         }
-        if changes.freed_inodes > 0 {
-            *self.lost.entry(Loss::Node).or_default() += changes.freed_inodes;
+        for (loss, count) in [(Loss::Node, round.freed_inodes), (Loss::Entry, round.lost_names)] {
+            if count > 0 {
+                *self.lost.entry(loss).or_default() += count;
+            }
         }
     }
 

@@ -54,6 +54,8 @@ pub struct Changes {
     pub no_orphans: BTreeSet<Ino>,
     /// Segments whose summaries are computed anew.
     pub summaries: BTreeSet<SegNo>,
+    /// Segments with nodes and data, and the ones that move to other segments.
+    pub leaving: BTreeMap<SegNo, Content>,
     /// Blocks of the NAT that cannot be read.
     pub nat_blocks: BTreeSet<u32>,
     /// Number of inodes that are freed, because their fields cannot be restored.
@@ -118,7 +120,12 @@ impl Transfer {
         self.want_owners(changes);
         let geometry = self.new.geometry;
         let is_used = |addr: BlockAddr| used.get(index(&geometry, addr));
-        let moves = |addr: BlockAddr| self.changed.contains(&addr) && is_used(addr);
+        let leaves = |addr: BlockAddr, content: Content| {
+            changes.leaving.get(&geometry.position(addr).0) == Some(&content)
+        };
+        let moves = |addr: BlockAddr, content: Content| {
+            leaves(addr, content) || self.changed.contains(&addr) && is_used(addr)
+        };
         let wanted = Wanted { owners: &|segment| self.wanted.contains(&segment), moves: &moves };
         let mut census = Census::of(&self.new, &wanted);
         let moved = self.move_blocks(used, &mut census)?;

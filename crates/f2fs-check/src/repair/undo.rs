@@ -2,13 +2,14 @@
 //!
 //! The file is: a line that names the format, a line of numbers in text (size of the device, number of ranges),
 //! then for each range its offset and length (le64), the old bytes and the new ones, and last a checksum. The old
-//! bytes are whole pages. Ranges that no request overwrites are the witnesses: both superblocks and the heads of
+//! bytes are whole pages. A page that a repair writes several times follows again with each content in between. Ranges that no request overwrites are the witnesses: both superblocks and the heads of
 //! both checkpoint packs. They tell a volume that was changed after the repair.
 
 use std::{
     collections::BTreeMap,
     fmt,
     io::{self, Read, Write},
+    ops::Range,
     sync::Arc,
 };
 
@@ -70,6 +71,25 @@ impl From<io::Error> for UndoError {
 struct Page {
     old: Vec<u8>,
     new: Vec<u8>,
+    /// Contents between the two, if the repair writes the page several times.
+    between: Vec<Vec<u8>>,
+}
+
+impl Page {
+    /// Writes bytes from an offset in the page on, as the repair does.
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        let before = self.new.clone();
+        self.new[at..at + bytes.len()].copy_from_slice(bytes);
+        if before != self.old && before != self.new {
+            self.between.push(before);
+        }
+    }
+
+    /// Returns true if a sector of the page may have these bytes before, during or after the repair.
+    fn may_have(&self, sector: Range<usize>, bytes: &[u8]) -> bool {
+        let mut all = [&self.old, &self.new].into_iter().chain(&self.between);
+        all.any(|content| content.get(sector.clone()) == Some(bytes))
+    }
 }
 
 /// The bytes that a repair overwrites.
@@ -99,7 +119,7 @@ impl Undo {
                 let from = request.offset_bytes.max(start);
                 let to = end.min(start + PAGE);
                 let source = (from - request.offset_bytes) as usize..(to - request.offset_bytes) as usize;
-                page.new[(from - start) as usize..(to - start) as usize].copy_from_slice(&data[source]);
+                page.write((from - start) as usize, &data[source]);
                 start += PAGE;
             }
         }
@@ -114,7 +134,7 @@ impl Undo {
             let length = (self.size_bytes - start).min(PAGE) as usize;
             let mut old = vec![0; length];
             device.read(start, &mut old)?;
-            self.pages.insert(start, Page { new: old.clone(), old });
+            self.pages.insert(start, Page { new: old.clone(), old, between: Vec::new() });
             self.order.push(start);
         }
         Ok(())
@@ -132,13 +152,16 @@ impl Undo {
         };
         put(MAGIC)?;
         put(&self.size_bytes.to_le_bytes())?;
-        put(&(self.order.len() as u64).to_le_bytes())?;
-        for start in &self.order {
-            let page = &self.pages[start];
-            put(&start.to_le_bytes())?;
-            put(&(page.old.len() as u64).to_le_bytes())?;
-            put(&page.old)?;
-            put(&page.new)?;
+        let pages = || self.order.iter().map(|start| (start, &self.pages[start]));
+        let count: usize = pages().map(|(_, page)| 1 + page.between.len()).sum();
+        put(&(count as u64).to_le_bytes())?;
+        for (start, page) in pages() {
+            for content in [&page.new].into_iter().chain(&page.between) {
+                put(&start.to_le_bytes())?;
+                put(&(page.old.len() as u64).to_le_bytes())?;
+                put(&page.old)?;
+                put(content)?;
+            }
         }
         out.write_all(&sum.to_le_bytes())
     }
@@ -166,8 +189,12 @@ impl Undo {
             let (mut old, mut new) = (vec![0; length as usize], vec![0; length as usize]);
             take(input, &mut old, &mut sum)?;
             take(input, &mut new, &mut sum)?;
-            undo.pages.insert(start, Page { old, new });
-            undo.order.push(start);
+            if let Some(page) = undo.pages.get_mut(&start) {
+                page.between.push(new);
+            } else {
+                undo.pages.insert(start, Page { old, new, between: Vec::new() });
+                undo.order.push(start);
+            }
         }
         let expected = sum;
         let mut stored = [0; 4];
@@ -191,10 +218,10 @@ impl Undo {
         for (start, page) in &self.pages {
             let found = &mut buffer[..page.old.len()];
             device.read(*start, found)?;
-            let sectors = found.chunks(SECTOR).zip(page.old.chunks(SECTOR)).zip(page.new.chunks(SECTOR));
-            for (n, ((found, old), new)) in sectors.enumerate() {
-                if found != old && found != new {
-                    return Err(UndoError::Other(start + (n * SECTOR) as u64));
+            for (n, sector) in found.chunks(SECTOR).enumerate() {
+                let at = n * SECTOR;
+                if !page.may_have(at..at + sector.len(), sector) {
+                    return Err(UndoError::Other(start + at as u64));
                 }
             }
         }
@@ -203,7 +230,7 @@ impl Undo {
         }
         for start in self.order.iter().rev() {
             let page = &self.pages[start];
-            if page.old != page.new {
+            if page.old != page.new || !page.between.is_empty() {
                 device.write(*start, &page.old)?;
                 device.flush()?;
             }

@@ -135,6 +135,8 @@ damage! {
         let (segment, _) = d.position(d.data(d.ino("/big"), 0));
         d.put_sit(segment, 0, &(9 << 10 | d.sit(segment).valid_blocks).to_le_bytes());
     }
+    data_in_a_segment_of_nodes => ["segment-mixed"]: |d| { mix(&d, ["/few/other", "/few/small"], &["/plain"]); }
+    a_node_in_a_segment_of_data => ["segment-mixed"]: |d| { mix(&d, ["/few/other"], &["/plain", "/far"]); }
     a_segment_with_a_wrong_count => ["sit-count"]: |d| {
         let (segment, _) = d.position(d.data(d.ino("/big"), 0));
         let entry = d.sit(segment);
@@ -230,6 +232,21 @@ damage! {
     }
     an_address_in_a_direct_node_of_another_files_block => ["block-address"]: |d| {
         d.put_node(d.child(d.ino("/big"), 0), 40, &le(d.data(d.ino("/plain"), 2).0));
+    }
+    a_device_that_names_nodes => ["count-blocks", "dentry-type", "node-child", "node-unreached", "sit-unused"]: |d| {
+        // A file with nodes becomes a device: Linux does not read the numbers of its nodes.
+        d.put_inode(d.ino("/far"), 348, &[0; 12]);
+        d.put_inode(d.ino("/far"), 0, &0o020_644u16.to_le_bytes());
+    }
+    a_directory_that_says_to_be_a_device => ["inode-invalid", "inode-unreached", "sit-unused"]: |d| {
+        d.put_inode(d.ino("/many"), 0, &0o060_755u16.to_le_bytes());
+    }
+    a_mark_of_inline_data_on_a_file_with_blocks => ["inode-invalid", "sit-unused"]: |d| {
+        mark_as_inline(&d, "/plain");
+    }
+    a_mark_of_inline_data_on_a_small_file_with_a_block => ["inline-reserved", "sit-unused"]: |d| {
+        d.put_inode(d.ino("/plain"), 16, &100u64.to_le_bytes());
+        mark_as_inline(&d, "/plain");
     }
     an_extent_that_is_stale => ["extent"]: |d| {
         let start = d.data(d.ino("/plain"), 0).0;
@@ -358,6 +375,13 @@ damage! {
         d.put(d.data(ino, 0), 0, &[0; 4]);
     }
 
+    a_checkpoint_that_asks_for_new_quota_files => ["quota-asks"]: |d| { ask_for_quota(&d); }
+    a_checkpoint_that_asks_for_new_quota_files_with_a_wrong_usage => ["quota-asks"]: |d| {
+        ask_for_quota(&d);
+        let (addr, at) = quota_place(&d)[0];
+        d.put(addr, at + 24, &[0xEE]);
+    }
+
     // Roll-forward.
     a_chain_that_loops => ["chain-loop"]: |d| { chain(&d, &[1, 2, 1]); }
     a_chain_with_a_wrong_address => ["chain-address"]: |d| {
@@ -422,6 +446,62 @@ fn quota_place(d: &Damaged) -> Vec<(BlockAddr, usize)> {
         (d.data(ino, record.offset / BLOCK as u64), record.offset as usize % BLOCK)
     };
     QuotaKind::ALL.map(place).to_vec()
+}
+
+/// Sets the flag quota_need_fsck.
+fn ask_for_quota(d: &Damaged) {
+    let flags = d.checkpoint().1.flags.0;
+    d.put_checkpoint(132, &le(flags | 0x800));
+}
+
+/// Sets the marks of inline data in an inode.
+fn mark_as_inline(d: &Damaged, path: &str) {
+    let ino = d.ino(path);
+    let marks = d.volume().inode(ino).unwrap().head().inline;
+    d.put_inode(ino, 3, &[marks | 2 | 8]);
+}
+
+/// Moves the inodes of some files, and the first blocks of others, to one free segment. The type of the segment is that of
+/// the more.
+fn mix<const N: usize>(d: &Damaged, nodes: [&str; N], data: &[&str]) {
+    let is_free = |segment: &SegNo| d.sit(*segment).valid_blocks == 0 && !d.is_log(*segment);
+    let geometry = *d.volume().geometry();
+    let segment = (0..geometry.segments).map(SegNo).find(is_free).expect("a free segment");
+    let is_node = N > data.len();
+    d.put_sit(segment, 0, &(if is_node { 4u16 << 10 } else { 1 << 10 }).to_le_bytes());
+    d.put_sit(segment, 2, &[0; 64]);
+    d.put_checkpoint(32, &le(d.checkpoint().1.free_segments - 1));
+    d.put(d.ssa(segment), BLOCK - 5, &[u8::from(is_node)]);
+    for (n, path) in nodes.iter().enumerate() {
+        let nid = Nid::from(d.ino(path));
+        let to = geometry.block(segment, n as u16);
+        move_block(d, d.addr(nid), to, &[&le(nid.0)[..], &[0; 3]].concat());
+        d.put_nat(nid, 5, &le(to.0));
+    }
+    for (n, path) in (N..).zip(data) {
+        let ino = d.ino(path);
+        let to = geometry.block(segment, n as u16);
+        let version = d.volume().nat_entry(ino.into()).unwrap().version;
+        move_block(d, d.data(ino, 0), to, &[&le(ino.0)[..], &[version, 0, 0]].concat());
+        d.put_inode(ino, 348, &[0; 12]);
+        d.put_inode(ino, ADDRS, &le(to.0));
+    }
+}
+
+/// Moves a block with its marks in the SIT to a free place, whose summary gets an entry.
+fn move_block(d: &Damaged, from: BlockAddr, to: BlockAddr, owner: &[u8]) {
+    for (addr, is_used) in [(from, false), (to, true)] {
+        let (segment, offset) = d.position(addr);
+        let (block, at) = d.sit_place(segment);
+        let bytes = d.block(block);
+        let word = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let (byte, bit) = (2 + usize::from(offset) / 8, 0x80 >> (offset % 8));
+        d.put_sit(segment, 0, &(if is_used { word + 1 } else { word - 1 }).to_le_bytes());
+        d.put_sit(segment, byte, &[bytes[at + byte] ^ bit]);
+    }
+    d.put(to, 0, &d.block(from));
+    let (segment, offset) = d.position(to);
+    d.put(d.ssa(segment), 7 * usize::from(offset), owner);
 }
 
 /// Enters a further name of one slot into a free slot of "/few".
