@@ -10,7 +10,7 @@ use std::{
 
 use block::{Counted, Device, MemoryDevice, Rng};
 use f2fs::{
-    engine::{Caller, Engine, NewNode, Options, SyncScope},
+    engine::{Caller, Engine, NewNode, Options, SetAttr, SyncScope},
     mkfs::{self, DeviceContent, DeviceSize, Plan},
     units::{Ino, Time},
 };
@@ -35,6 +35,9 @@ fn main() -> Result<()> {
     let (writes, flushes) = overwrite_and_fsync()?;
     tell("fsync of a 4 KiB overwrite: blocks written", writes, "blocks")?;
     tell("fsync of a 4 KiB overwrite: flushes", flushes, "flushes")?;
+    let (longest, all) = checkpoint()?;
+    tell("checkpoint of 20,000 inodes: longest wait of a reader", longest, "ms")?;
+    tell("checkpoint of 20,000 inodes: without the flushes", all, "ms")?;
     tell("opening a clean 1 TiB volume", open_large()?, "blocks read")
 }
 
@@ -58,6 +61,37 @@ fn volume(device: Arc<dyn Device>) -> Result<Engine> {
 fn file(volume: &mut Engine, name: &[u8]) -> Result<Ino> {
     let root = volume.superblock().root_ino;
     Ok(volume.begin(Caller::ADMIN).create(root, name, &NewNode::new(0o100_644))?)
+}
+
+/// The longest time in ms for which a checkpoint of many changed inodes excludes readers, and the sum of these
+/// times; the medians of the passes.
+fn checkpoint() -> Result<(f64, f64)> {
+    const FILES: u32 = 20_000;
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(VOLUME_BYTES));
+    drop(volume(device.clone())?);
+    let mut volume = Engine::open(device, Options { cache_bytes: 1 << 30, ..Options::new(now) })?;
+    let files: Vec<Ino> =
+        (0..FILES).map(|n| file(&mut volume, format!("{n}").as_bytes())).collect::<Result<_>>()?;
+    volume.checkpoint()?;
+    let (mut longest, mut sums) = (Vec::new(), Vec::new());
+    for pass in 0..PASSES {
+        for ino in &files {
+            let set = SetAttr { permissions: Some(0o600 + pass as u16), ..SetAttr::default() };
+            volume.begin(Caller::ADMIN).set_attr(*ino, &set)?;
+        }
+        let (mut begun, mut times) = (Instant::now(), Vec::new());
+        let mut next = volume.begin_checkpoint()?;
+        while let Some(pending) = next {
+            times.push(begun.elapsed());
+            let outcome = pending.run();
+            begun = Instant::now();
+            next = volume.finish(outcome)?;
+        }
+        times.push(begun.elapsed());
+        sums.push(times.iter().sum());
+        longest.extend(times.into_iter().max());
+    }
+    Ok((median(longest) * 1000.0, median(sums) * 1000.0))
 }
 
 /// Bytes a second, the median of the passes.

@@ -4,10 +4,10 @@ mod support;
 
 use std::sync::Arc;
 
-use block::MemoryDevice;
+use block::{Device, MemoryDevice};
 use f2fs::{
     Error,
-    engine::{Caller, Engine, NewNode, Options, PendingSync, Policy, SyncScope},
+    engine::{Caller, Engine, NewNode, Options, PendingSync, Policy, SyncScope, Upkeep},
     format::BlockSize,
     units::{Ino, Time},
 };
@@ -76,6 +76,95 @@ fn nodes_are_found_after_readers_read_the_table_during_a_checkpoint() {
         // First checks the files whose blocks of the table were read last.
         (0..files.len()).rev().for_each(|n| check(&volume, n));
     }
+}
+
+/// A volume on a device, with files of one block whose inodes and blocks have changed since the checkpoint.
+struct Changed {
+    device: Arc<MemoryDevice>,
+    volume: Engine,
+    files: Vec<Ino>,
+}
+
+/// The mode and the second byte of each file, before and after the change.
+const BEFORE: (u16, u8) = (0o644, 1);
+const AFTER: (u16, u8) = (0o600, 2);
+
+impl Changed {
+    /// Changes `files` files. The cache holds a quarter of `cache_bytes` of dirty nodes.
+    fn new(files: u32, cache_bytes: usize) -> Changed {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        drop(support::format_on(device.clone(), &[], BlockSize::B4K));
+        let options = Options { cache_bytes, upkeep: Upkeep::ByCaller, ..Options::new(Time::default) };
+        let mut volume = Engine::open(device.clone(), options).unwrap();
+        let name = |n: u32| format!("file{n}").into_bytes();
+        let make = |n| {
+            let ino = volume.begin(Caller::ADMIN).create(ROOT, &name(n), &NewNode::new(FILE)).unwrap();
+            volume.begin(Caller::ADMIN).write(ino, 0, &[BEFORE.1; 4096]).unwrap();
+            ino
+        };
+        let files: Vec<Ino> = (0..files).map(make).collect();
+        volume.checkpoint().unwrap();
+        for ino in &files {
+            let set = f2fs::engine::SetAttr { permissions: Some(AFTER.0), ..Default::default() };
+            volume.begin(Caller::ADMIN).set_attr(*ino, &set).unwrap();
+            // A part of a block waits as a page.
+            volume.begin(Caller::ADMIN).write(*ino, 1, &[AFTER.1]).unwrap();
+        }
+        Changed { device, volume, files }
+    }
+
+    /// Performs all steps. Before each, readers see the new content, a change is refused, and a power cut
+    /// would leave the old content. Returns the number of steps.
+    fn finish(&mut self, pending: Option<PendingSync>) -> usize {
+        let (mut next, mut steps) = (pending, 0);
+        while let Some(pending) = next {
+            (0..self.files.len()).step_by(7).for_each(|n| assert_eq!(self.state(&self.volume, n), AFTER));
+            let refused = self.volume.begin(Caller::ADMIN).write(self.files[0], 0, b"x");
+            assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+            if steps % 20 == 0 {
+                let cut = self.after_power_cut();
+                (0..self.files.len()).step_by(50).for_each(|n| assert_eq!(self.state(&cut, n), BEFORE));
+            }
+            next = self.volume.finish(pending.run()).unwrap();
+            steps += 1;
+        }
+        steps
+    }
+
+    fn state(&self, volume: &Engine, n: usize) -> (u16, u8) {
+        let mut content = [0; 4096];
+        assert_eq!(volume.read(self.files[n], 0, &mut content).unwrap(), content.len());
+        (volume.stat(self.files[n]).unwrap().mode & 0o777, content[1])
+    }
+
+    fn after_power_cut(&self) -> Engine {
+        let mut content = vec![0; 64 << 20];
+        self.device.read(0, &mut content).unwrap();
+        let copy = MemoryDevice::new(64 << 20);
+        copy.write(0, &content).unwrap();
+        Engine::open(Arc::new(copy), Options::new(Time::default)).unwrap()
+    }
+}
+
+#[test]
+fn a_checkpoint_gives_readers_a_turn_after_every_few_blocks() {
+    const FILES: usize = 1000;
+    let mut changed = Changed::new(FILES as u32, 64 << 20);
+    let pending = changed.volume.begin_checkpoint().unwrap();
+    let steps = changed.finish(pending);
+    assert!(steps >= 2 * FILES / 32, "{steps} steps for {FILES} pages and {FILES} nodes");
+    let cut = changed.after_power_cut();
+    (0..FILES).for_each(|n| assert_eq!(changed.state(&cut, n), AFTER, "file {n}"));
+}
+
+#[test]
+fn upkeep_gives_readers_a_turn_after_every_few_blocks() {
+    const FILES: usize = 1000;
+    let mut changed = Changed::new(FILES as u32, 1 << 20);
+    let pending = changed.volume.begin_upkeep().unwrap();
+    let steps = changed.finish(pending);
+    assert!(steps >= 2 * FILES / 32, "{steps} steps for {FILES} pages and {FILES} nodes");
+    (0..FILES).for_each(|n| assert_eq!(changed.state(&changed.volume, n), AFTER, "file {n}"));
 }
 
 #[test]

@@ -324,9 +324,13 @@ impl Drop for Inside<'_> {
         let mut state = self.gate.lock();
         state.writer = Writer::Absent;
         state.left += 1;
-        state.owed += std::mem::take(&mut state.queued);
+        let queued = std::mem::take(&mut state.queued);
+        state.owed += queued;
         drop(state);
-        self.gate.changed.notify_all();
+        // Only readers wait for this. Writers wait for the end of the turn.
+        if queued > 0 {
+            self.gate.changed.notify_all();
+        }
     }
 }
 

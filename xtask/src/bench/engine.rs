@@ -12,11 +12,12 @@ use super::{
 use crate::{step::Step, workspace::root};
 
 /// Expectations for the lines. Other lines are only reported.
-const WANTED: [(&str, Wanted); 5] = [
+const WANTED: [(&str, Wanted); 6] = [
     ("sequential write of 1 MiB pieces", AtLeast(2.0)),
     ("random 4 KiB overwrites, all checkpoints counted", AtLeast(400_000.0)),
     ("fsync of a 4 KiB overwrite: blocks written", AtMost(2.0)),
     ("fsync of a 4 KiB overwrite: flushes", AtMost(1.0)),
+    ("checkpoint of 20,000 inodes: longest wait of a reader", AtMost(10.0)),
     ("opening a clean 1 TiB volume", AtMost(99.0)),
 ];
 

@@ -6,10 +6,12 @@
 
 use super::{
     Engine, Io,
-    pending::{PendingSync, Then},
+    gc::SpaceStep,
+    pending::{PendingSync, Then, Work},
+    write_back::{AfterWriteBack, Scope},
 };
 use crate::{
-    Place, Result,
+    Error, Place, Result,
     disk::journal,
     format::{
         BLOCKS_PER_SEGMENT,
@@ -79,7 +81,7 @@ impl Engine {
     pub fn begin_checkpoint(&mut self) -> Result<Option<PendingSync>> {
         self.start()?;
         match self.segments().is_changed() {
-            true => self.checkpoint_then(Reason::Sync, Then::WriteWaiting(Reason::Sync)).map(Some),
+            true => self.checkpoint_then(Reason::Sync, Then::WriteWaiting(Reason::Sync)),
             false => self.write_what_waits(Reason::Sync),
         }
     }
@@ -106,31 +108,46 @@ impl Engine {
     /// the error if they still cannot be written.
     pub(super) fn write_what_waits(&mut self, reason: Reason) -> Result<Option<PendingSync>> {
         self.files_mut().write_waiting()?;
-        if self.segments().is_changed() {
-            self.checkpoint_then(reason, Then::End).map(Some)
-        } else {
-            Ok(None)
-        }
+        if self.segments().is_changed() { self.checkpoint_then(reason, Then::End) } else { Ok(None) }
     }
 
     pub(super) fn write_checkpoint(&mut self, reason: Reason) -> Result<()> {
         let pending = self.checkpoint_then(reason, Then::End)?;
-        self.complete(Some(pending))
+        self.complete(pending)
     }
 
-    /// Writes all blocks of a checkpoint except the last one.
-    pub(super) fn prepare_checkpoint(&mut self, reason: Reason) -> Result<Prepared> {
+    /// Begins a checkpoint; `then` follows it.
+    pub(super) fn checkpoint_then(&mut self, reason: Reason, then: Then) -> Result<Option<PendingSync>> {
         self.names_mut().retry_evictions()?;
         self.write_quotas()?;
-        let result = self.write_all(reason);
-        if result.is_err() {
-            self.nodes_mut().note_waiting_charges();
-        }
-        result
+        self.write_back_then(Scope::Everything, AfterWriteBack::Checkpoint(reason, then))
     }
 
-    fn write_all(&mut self, reason: Reason) -> Result<Prepared> {
-        self.write_back()?;
+    /// Continues a checkpoint when everything is written back: writes all other blocks except the last one.
+    pub(super) fn go_on_with_checkpoint(
+        &mut self,
+        reason: Reason,
+        then: Then,
+    ) -> Result<Option<PendingSync>> {
+        match self.write_tables(reason) {
+            Ok(prepared) => Ok(Some(self.pending(Work::Commit(Box::new(prepared)), then))),
+            Err(error) => self.give_up_checkpoint(error, &then),
+        }
+    }
+
+    /// Ends a checkpoint that could not be written. A lack of space is not an error of a checkpoint that only
+    /// frees space.
+    pub(super) fn give_up_checkpoint(&mut self, error: Error, then: &Then) -> Result<Option<PendingSync>> {
+        self.nodes_mut().note_waiting_charges();
+        match then {
+            Then::FreeSpace(SpaceStep::Clean | SpaceStep::End) if matches!(error, Error::NoSpace { .. }) => {
+                Ok(None)
+            }
+            _ => Err(error),
+        }
+    }
+
+    fn write_tables(&mut self, reason: Reason) -> Result<Prepared> {
         self.segments_mut().require_room_for_checkpoint()?;
         let opened = self.segments_mut().open_full_logs();
         let result = opened.and_then(|()| self.prepare(reason));
@@ -239,7 +256,6 @@ mod tests {
 
     use super::*;
     use crate::{
-        Error,
         engine::{Caller, NewNode, Options},
         format::sit::SegmentType,
         mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},

@@ -63,7 +63,7 @@ impl Engine {
         if renames_first || self.needs_checkpoint(&inode)? && !self.is_as_checkpointed(ino) {
             drop(inode);
             return match self.segments().is_changed() {
-                true => self.checkpoint_then(Reason::Sync, Then::WriteRest(ino)).map(Some),
+                true => self.checkpoint_then(Reason::Sync, Then::WriteRest(ino)),
                 false => self.write_rest(ino),
             };
         }
@@ -74,7 +74,7 @@ impl Engine {
             // The first fsync after a clean unmount becomes a checkpoint. So after a power cut, a volume with
             // a chain is never marked as unmounted: it gets a new checkpoint version when it is opened, and
             // no chain runs into nodes that an earlier session left.
-            return self.checkpoint_then(Reason::Sync, Then::End).map(Some);
+            return self.checkpoint_then(Reason::Sync, Then::End);
         }
         self.write_marked(ino, scope).map(Some)
     }
@@ -86,7 +86,7 @@ impl Engine {
             return Ok(None);
         }
         self.files_mut().write_pages_of(ino)?;
-        self.checkpoint_then(Reason::Sync, Then::End).map(Some)
+        self.checkpoint_then(Reason::Sync, Then::End)
     }
 
     /// Writes the logs. The flush is left to be done.

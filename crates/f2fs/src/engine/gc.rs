@@ -16,7 +16,10 @@ use crate::{
     units::{CheckpointVer, SecNo, SegNo},
 };
 
-use super::pending::{PendingSync, Then, Work};
+use super::{
+    pending::{PendingSync, Then, Work},
+    write_back::{AfterWriteBack, Scope},
+};
 
 /// Result of cleaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -144,6 +147,11 @@ impl Cleaning {
         }
     }
 
+    /// Returns true if an operation needs the space.
+    pub(super) fn is_for_space(&self) -> bool {
+        self.purpose == Purpose::Space
+    }
+
     fn is_enough(&self) -> bool {
         let Cleaned { sections, moved_blocks } = self.cleaned;
         sections >= self.sections
@@ -178,8 +186,7 @@ impl Engine {
     /// Those of [every change](Engine#errors).
     pub fn begin_clean_a_little(&mut self, policy: Policy) -> Result<Option<PendingSync>> {
         self.start()?;
-        self.write_back()?;
-        Ok(Some(self.pending(Work::Yield, Then::Clean(Box::new(Self::a_little(policy))))))
+        self.write_back_then(Scope::Everything, AfterWriteBack::Clean(Box::new(Self::a_little(policy))))
     }
 
     fn a_little(policy: Policy) -> Cleaning {
@@ -199,7 +206,7 @@ impl Engine {
 
     /// Continues cleaning, and then the operation that needs it.
     pub(super) fn go_on_cleaning(&mut self, mut cleaning: Box<Cleaning>) -> Result<Option<PendingSync>> {
-        let is_for_space = cleaning.purpose == Purpose::Space;
+        let is_for_space = cleaning.is_for_space();
         match self.clean_slice(&mut cleaning, SLICE_BLOCKS) {
             Ok(true) => return Ok(Some(self.pending(Work::Yield, Then::Clean(cleaning)))),
             Ok(false) => {}
@@ -212,7 +219,7 @@ impl Engine {
             (0, true) => self.free_space_from(SpaceStep::End),
             (0, false) => Ok(None),
             (_, true) => self.checkpoint_for(SpaceStep::End),
-            (_, false) => self.checkpoint_then(Reason::Sync, Then::End).map(Some),
+            (_, false) => self.checkpoint_then(Reason::Sync, Then::End),
         }
     }
 
@@ -259,11 +266,10 @@ impl Engine {
             let missing =
                 (least + 1).saturating_sub(self.segments_mut().free_sections()?).min(FOREGROUND_SECTIONS);
             if missing > 0 {
-                self.write_back()?;
                 let cleaning =
                     Cleaning::new(Purpose::Space, missing, Policy::Greedy, TRIES * missing as usize);
                 let cleaning = Box::new(Cleaning { blocks: FOREGROUND_BLOCKS, ..cleaning });
-                return Ok(Some(self.pending(Work::Yield, Then::Clean(cleaning))));
+                return self.write_back_then(Scope::Everything, AfterWriteBack::Clean(cleaning));
             }
         }
         // Segments that cleaning opened are no reason to look again.
@@ -275,7 +281,7 @@ impl Engine {
     fn checkpoint_for(&mut self, then: SpaceStep) -> Result<Option<PendingSync>> {
         match self.checkpoint_then(Reason::Sync, Then::FreeSpace(then)) {
             Err(Error::NoSpace { .. }) => Ok(None),
-            pending => pending.map(Some),
+            pending => pending,
         }
     }
 

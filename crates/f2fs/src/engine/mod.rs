@@ -24,6 +24,7 @@ mod space;
 mod transaction;
 mod trim;
 mod victim;
+mod write_back;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -53,6 +54,7 @@ pub use victim::{Candidate, Policy, benefit, by_age};
 
 use gc::SpaceStep;
 use pending::Then;
+use write_back::{AfterWriteBack, Crowding, Scope};
 
 use crate::{
     Error, Place, Result,
@@ -301,25 +303,34 @@ impl Engine {
     }
 
     fn next_upkeep(&mut self) -> Result<Option<PendingSync>> {
-        let most = self.files().most_pages();
         let is_crowded = self.segments_mut().is_crowded()?;
-        if self.files().page_count() > most || is_crowded {
-            self.files_mut().write_pages()?;
-            if self.files().page_count() > most {
-                self.files_mut().write_waiting()?;
-            }
+        let crowding = if is_crowded { Crowding::Crowded } else { Crowding::Fits };
+        if self.files().page_count() > self.files().most_pages() || is_crowded {
+            return self.write_back_then(Scope::Pages, AfterWriteBack::UpkeepOfNodes(crowding));
         }
-        if self.nodes().dirty_count() > most || is_crowded {
-            self.files_mut().write_needed_pages()?;
-            self.nodes_mut().write_nodes()?;
+        self.upkeep_of_nodes(crowding)
+    }
+
+    /// Continues the upkeep when the dirty pages are written, if that was due.
+    fn upkeep_of_nodes(&mut self, crowding: Crowding) -> Result<Option<PendingSync>> {
+        let most = self.files().most_pages();
+        if self.files().page_count() > most {
+            self.files_mut().write_waiting()?;
         }
+        if self.nodes().dirty_count() > most || crowding == Crowding::Crowded {
+            return self.write_back_then(Scope::Nodes, AfterWriteBack::UpkeepOfSpace);
+        }
+        self.upkeep_of_space()
+    }
+
+    /// Continues the upkeep when the dirty nodes are written, if that was due.
+    fn upkeep_of_space(&mut self) -> Result<Option<PendingSync>> {
         let nodes = self.nodes().changed_entries();
         // Freed nids can be allocated again only after a checkpoint.
         let is_much = self.nodes().changed_bytes() > self.options().cache_bytes
             || nodes > self.geometry().nids_end().0 as usize / CHANGED_NODES_SHARE;
         if is_much && !self.options().checkpoint_when_asked {
-            let then = Then::FreeSpace(SpaceStep::Free);
-            return self.checkpoint_then(checkpoint::Reason::Sync, then).map(Some);
+            return self.checkpoint_then(checkpoint::Reason::Sync, Then::FreeSpace(SpaceStep::Free));
         }
         self.free_space_from(SpaceStep::Free)
     }

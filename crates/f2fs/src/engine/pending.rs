@@ -13,6 +13,7 @@ use super::{
     checkpoint::{Prepared, Reason},
     gc::{Cleaning, SpaceStep},
     label::NewLabel,
+    write_back::WriteBack,
 };
 use crate::{
     Error, Place, Result,
@@ -51,6 +52,8 @@ pub(super) enum Work {
 pub(super) enum Then {
     /// Nothing: the operation is complete.
     End,
+    /// Continues to write dirty blocks back.
+    WriteBack(Box<WriteBack>),
     /// Writes the pages that a checkpoint could not write, or returns the error.
     WriteWaiting(Reason),
     /// Writes the pages of a file that the checkpoint of an fsync could not write.
@@ -109,6 +112,7 @@ impl Engine {
         }
         match then {
             Then::End => Ok(None),
+            Then::WriteBack(work) => self.go_on_writing_back(work),
             Then::WriteWaiting(reason) => self.write_what_waits(reason),
             Then::WriteRest(ino) => self.write_rest(ino),
             Then::Mark(last) => self.write_mark(last).map(Some),
@@ -140,11 +144,5 @@ impl Engine {
         let pending = PendingSync { io: self.disk().shared_io().clone(), work, then };
         self.is_syncing = !pending.is_only_flush();
         pending
-    }
-
-    /// Begins a checkpoint; `then` follows it.
-    pub(super) fn checkpoint_then(&mut self, reason: Reason, then: Then) -> Result<PendingSync> {
-        let prepared = self.prepare_checkpoint(reason)?;
-        Ok(self.pending(Work::Commit(Box::new(prepared)), then))
     }
 }

@@ -44,11 +44,7 @@ impl Engine {
         self.start()?;
         self.segments().require_discards()?;
         self.segments().retry_discards();
-        if self.segments().is_changed() {
-            self.checkpoint_then(Reason::Sync, Then::End).map(Some)
-        } else {
-            Ok(None)
-        }
+        if self.segments().is_changed() { self.checkpoint_then(Reason::Sync, Then::End) } else { Ok(None) }
     }
 
     /// Queues [discards](Self::discards) for the free blocks of the next 16 segments from `from` on, except

@@ -19,31 +19,35 @@ impl Files {
         self.options().dirty_bytes() / self.geometry().block_size.bytes()
     }
 
-    /// Writes all dirty pages. A page of a regular file stays dirty, and holds up no other page, if the
-    /// device refuses its in-place update, or if its nodes or the rest of its cluster cannot be read;
-    /// [`write_waiting`](Self::write_waiting) reports it. Pages of directories and of clusters that were made
-    /// plain must be written: names have to reach the device together with their inodes, and the old content
-    /// of the cluster is stored nowhere else.
+    /// Writes all dirty pages, as far as [`write_dirty_page`](Self::write_dirty_page) does.
     pub(crate) fn write_pages(&mut self) -> Result<()> {
-        for (ino, block) in self.pages.keys() {
-            match self.write_page(ino, block) {
-                Err(error) if self.disk().stays_in_place(&error) && self.may_wait(ino, block) => {}
-                result => result?,
-            }
-        }
-        Ok(())
+        self.dirty_pages().into_iter().try_for_each(|(ino, block)| self.write_dirty_page(ino, block))
     }
 
-    /// Writes the pages without which a checkpoint would be incomplete, as far as possible. While their nodes
-    /// are still in memory as well, nothing has to be read for this.
-    pub(crate) fn write_needed_pages(&mut self) -> Result<()> {
-        for (ino, block) in self.pages.keys() {
-            match self.pages.is_needed(ino, block).then(|| self.write_page(ino, block)) {
-                Some(Err(error)) if self.disk().read_only_reason().is_some() => return Err(error),
-                _ => {}
-            }
+    /// The files and blocks of all dirty pages, in the order of write-back.
+    pub(crate) fn dirty_pages(&self) -> Vec<(Ino, u64)> {
+        self.pages.keys()
+    }
+
+    /// Writes a page of [`dirty_pages`](Self::dirty_pages). A page of a regular file stays dirty, and holds up
+    /// no other page, if the device refuses its in-place update, or if its nodes or the rest of its cluster
+    /// cannot be read; [`write_waiting`](Self::write_waiting) reports it. Pages of directories and of clusters
+    /// that were made plain must be written: names have to reach the device together with their inodes, and
+    /// the old content of the cluster is stored nowhere else.
+    pub(crate) fn write_dirty_page(&mut self, ino: Ino, block: u64) -> Result<()> {
+        match self.write_page(ino, block) {
+            Err(error) if self.disk().stays_in_place(&error) && self.may_wait(ino, block) => Ok(()),
+            result => result,
         }
-        Ok(())
+    }
+
+    /// Writes a page of [`dirty_pages`](Self::dirty_pages) if a checkpoint would be incomplete without it, as
+    /// far as possible. While its nodes are still in memory as well, nothing has to be read for this.
+    pub(crate) fn write_needed_page(&mut self, ino: Ino, block: u64) -> Result<()> {
+        match self.pages.is_needed(ino, block).then(|| self.write_page(ino, block)) {
+            Some(Err(error)) if self.disk().read_only_reason().is_some() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Returns true if a checkpoint is complete without a page.

@@ -122,14 +122,19 @@ impl Nodes {
         Ok(())
     }
 
-    /// Writes all dirty nodes, one log after the other, so that a card switches between erase units as rarely
-    /// as possible.
+    /// Writes all dirty nodes.
     pub(crate) fn write_nodes(&mut self) -> Result<()> {
+        self.dirty_by_log().into_iter().try_for_each(|nid| self.write_node(nid, Marks::default()))
+    }
+
+    /// All dirty nodes in the order of writing: one log after the other, so that a card switches between erase
+    /// units as rarely as possible.
+    pub(crate) fn dirty_by_log(&self) -> Vec<Nid> {
         let mut nids = self.cache.dirty_nids();
         nids.sort_by_cached_key(|nid| {
             self.log_of_node(self.cache.get(*nid).expect("the node is dirty").footer()).index()
         });
-        nids.into_iter().try_for_each(|nid| self.write_node(nid, Marks::default()))
+        nids
     }
 
     /// Writes a dirty node to its log.
