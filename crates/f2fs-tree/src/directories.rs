@@ -9,7 +9,7 @@ use f2fs::{Error, Result};
 const DEPTH_MAX: usize = 16_384;
 
 /// A directory of the tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct DirectoryId(usize);
 
 impl DirectoryId {

@@ -218,8 +218,9 @@ impl Filler<'_> {
         let ino = root.ino;
         self.set_owner(ino, &entry.meta)?;
         self.set_xattrs(ino, &entry.meta)?;
-        if self.open.is_empty() {
-            self.open.push(DirectoryId::ROOT);
+        // Below the directories that an archive has had before its root.
+        if !self.open.contains(&DirectoryId::ROOT) {
+            self.open.insert(0, DirectoryId::ROOT);
         }
         Ok(())
     }

@@ -13,11 +13,13 @@
 
 mod directories;
 mod entry;
+mod exclude;
 mod export;
 mod fill;
 #[cfg(any(target_os = "linux", windows))]
 mod host;
 mod need;
+mod overlay;
 mod path;
 mod smallest;
 mod tar;
@@ -25,6 +27,7 @@ mod transform;
 mod volume_source;
 
 pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr};
+pub use exclude::Exclusion;
 pub use export::{ExportOptions, Exported, Loss, Sink, export};
 pub use fill::{FillOptions, Filled, Progress, SLACK_BLOCKS, SavedSpace, count, fill};
 #[cfg(target_os = "linux")]
@@ -32,6 +35,7 @@ pub use host::make_private;
 #[cfg(any(target_os = "linux", windows))]
 pub use host::{DirSink, DirSource, Owners};
 pub use need::{Need, NeedCounter};
+pub use overlay::{Layer, Overlay};
 pub use smallest::smallest_for;
 pub use tar::{Compressed, Compression, Holes, TarSink, TarSource, decompressed, is_compressed};
 pub use transform::{FileContexts, FsConfig, OwnerMap, Transform};

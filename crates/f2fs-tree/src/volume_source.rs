@@ -10,6 +10,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     ops::Range,
+    sync::Arc,
 };
 
 use f2fs::{
@@ -20,7 +21,7 @@ use f2fs::{
     walk::{Found, Step, Walk},
 };
 
-use crate::{Entry, Kind, Metadata, Run, Source, Xattr};
+use crate::{Entry, Exclusion, Kind, Metadata, Run, Source, Xattr, exclude::Role};
 
 /// A source that reads a volume. See the module.
 pub struct VolumeSource<'v> {
@@ -28,6 +29,7 @@ pub struct VolumeSource<'v> {
     /// True if encrypted files are read as they are stored. If false, encrypted files and directories without a key are
     /// lost, with [`Error::NoKey`] or [`Error::OtherKey`].
     raw: bool,
+    exclusion: Arc<Exclusion>,
     /// The root with its path, until it is returned.
     root: Option<(Ino, Vec<u8>)>,
     walk: Walk,
@@ -71,6 +73,7 @@ impl<'v> VolumeSource<'v> {
         Ok(VolumeSource {
             volume,
             raw: false,
+            exclusion: Arc::default(),
             root: Some((root, path)),
             walk: Walk::default(),
             strays: Vec::new(),
@@ -87,6 +90,12 @@ impl<'v> VolumeSource<'v> {
         VolumeSource { raw: true, ..self }
     }
 
+    /// Leaves out the entries that match, with any damage to them. The directories among them are not read.
+    #[must_use]
+    pub fn excluding(self, exclusion: Arc<Exclusion>) -> VolumeSource<'v> {
+        VolumeSource { exclusion, ..self }
+    }
+
     /// Prepares the next entry or a loss. Returns `false` at the end.
     fn advance(&mut self) -> bool {
         if let Some((ino, path)) = self.root.take() {
@@ -96,6 +105,9 @@ impl<'v> VolumeSource<'v> {
         }
         while let Some(step) = self.walk.next() {
             let Step::Name(found) = step else { continue };
+            if self.is_excluded(&found) {
+                continue;
+            }
             if self.is_stray(&found) {
                 self.walk.remember();
                 self.strays.push(found);
@@ -108,6 +120,16 @@ impl<'v> VolumeSource<'v> {
         self.walk.go_to(&stray);
         self.take(self.walk.path().to_vec(), &stray);
         true
+    }
+
+    /// Returns true if a pattern leaves out the last step of the walk.
+    fn is_excluded(&self, found: &Found) -> bool {
+        if self.exclusion.is_empty() {
+            return false;
+        }
+        let kind = self.volume.inode(found.ino).map_or(found.kind, |inode| Some(inode.file_type()));
+        let role = if kind == Some(FileType::Directory) { Role::Directory } else { Role::Leaf };
+        self.exclusion.matches(self.walk.path(), role)
     }
 
     /// Returns true if a name leads to a directory whose `..` names another parent.

@@ -15,6 +15,7 @@ mod compress;
 #[cfg(unix)]
 mod daemon;
 mod drop_in;
+mod exclude;
 mod failure;
 mod fake_root;
 mod host;

@@ -1,18 +1,22 @@
-//! Sources of content (a directory, a tar archive, standard input) and changes to the content.
+//! Sources of content (directories, tar archives, standard input) and changes to the content.
 
 use std::{
     fs::File,
     io::{self, BufReader, Seek},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context, Result, anyhow, bail};
 use block::{FileDevice, OpenOptions};
 use f2fs::units::Time;
-use f2fs_tree::{DirSource, FileContexts, FsConfig, OwnerMap, Source, TarSource, Transform, decompressed};
+use f2fs_tree::{
+    DirSource, Exclusion, FileContexts, FsConfig, Layer, Overlay, OwnerMap, Source, TarSource, Transform,
+    decompressed,
+};
 use image::Source as ImageSource;
 
-use crate::{fake_root, signature};
+use crate::{exclude::Exclude, fake_root, signature};
 
 /// Changes to the content.
 #[derive(clap::Args)]
@@ -107,8 +111,16 @@ pub fn epoch() -> Result<Option<Time>> {
     }
 }
 
+/// The content of one or more sources, the later ones laid over the earlier ones.
+pub struct Content {
+    parts: Vec<Part>,
+    exclusion: Arc<Exclusion>,
+    /// The names of all sources, if the tree of one alone is not the content.
+    overlay: Option<Overlay>,
+}
+
 /// A source of content. Some can be read repeatedly.
-pub enum Content {
+enum Part {
     /// A directory, and files in it to skip: the output files.
     Directory(PathBuf, Vec<PathBuf>),
     /// A tar archive in a file.
@@ -117,98 +129,174 @@ pub enum Content {
     Stream,
 }
 
+/// The number of times that content is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reads {
+    /// Once.
+    Once,
+    /// First to count its space.
+    Twice,
+}
+
 impl Content {
-    /// Finds the source named by `--from` or an import. Its owners are the host's unless `owners` maps them.
-    pub fn find(name: &Path, owners: Option<&OwnerMap>) -> Result<Content> {
-        if name == Path::new("-") {
-            return Ok(Content::Stream);
+    /// Finds the sources named by `--from` or an import. Their owners are the host's unless `owners` maps them.
+    pub fn find(sources: &[PathBuf], exclude: &Exclude, owners: Option<&OwnerMap>) -> Result<Content> {
+        if sources.iter().filter(|source| is_stream(source)).count() > 1 {
+            bail!("standard input can be one source only");
         }
-        let kind = std::fs::metadata(name).with_context(|| name.display().to_string())?;
-        if kind.is_dir() {
-            if owners.is_none() {
-                fake_root::require_seen(name)?;
-            }
-            return Ok(Content::Directory(name.to_path_buf(), Vec::new()));
-        }
-        let file = File::open(name).with_context(|| name.display().to_string())?;
-        Ok(Content::Archive(name.to_path_buf(), file))
+        let parts = sources.iter().map(|source| Part::find(source, owners)).collect::<Result<_>>()?;
+        Ok(Content { parts, exclusion: exclude.read()?, overlay: None })
     }
 
-    /// Skips these files if they lie in the directory: the output files.
+    /// Skips these files if they lie in a directory: the output files.
     pub fn leaving_out<'a>(mut self, files: impl IntoIterator<Item = &'a Path>) -> Content {
-        if let Content::Directory(_, left_out) = &mut self {
-            left_out.extend(files.into_iter().filter(|file| file.is_file()).map(Path::to_path_buf));
+        let files: Vec<_> = files.into_iter().filter(|file| file.is_file()).map(Path::to_path_buf).collect();
+        for part in &mut self.parts {
+            if let Part::Directory(_, left_out) = part {
+                left_out.extend_from_slice(&files);
+            }
         }
         self
     }
 
-    /// Returns true if the content can be read again from the start.
-    pub fn is_repeatable(&self) -> bool {
-        match self {
-            Content::Directory(..) => true,
-            Content::Archive(_, file) => file.metadata().is_ok_and(|kind| kind.is_file()),
-            Content::Stream => false,
+    /// Prepares the content for so many reads. Standard input is copied to a file without a name if it is read more than
+    /// once: also if the names of all sources must be known before the content of the first one.
+    pub fn prepared(mut self, reads: Reads) -> Result<Content> {
+        let has_archive = self.parts.iter().any(|part| !matches!(part, Part::Directory(..)));
+        let is_overlay = self.parts.len() > 1 || has_archive && !self.exclusion.is_empty();
+        if is_overlay || reads == Reads::Twice {
+            self.parts = self.parts.into_iter().map(Part::kept).collect::<Result<_>>()?;
         }
+        if is_overlay {
+            let overlay = Overlay::plan(self.layers()?, self.exclusion.clone());
+            self.overlay = Some(overlay.map_err(|error| self.explain_source(error))?);
+        }
+        Ok(self)
     }
 
-    /// Copies a stream to a file without a name, so that it can be read again.
-    pub fn keep(self) -> Result<Content> {
-        if self.is_repeatable() {
-            return Ok(self);
-        }
-        let mut file = tempfile::tempfile().context("cannot create a temporary file for the archive")?;
-        match self {
-            Content::Archive(_, mut stream) => io::copy(&mut stream, &mut file),
-            _ => io::copy(&mut io::stdin().lock(), &mut file),
-        }
-        .context("cannot copy the archive to a temporary file")?;
-        Ok(Content::Archive("standard input".into(), file))
+    /// Returns true if the content can be read again from the start.
+    pub fn is_repeatable(&self) -> bool {
+        self.parts.iter().all(Part::is_repeatable)
     }
 
     /// Opens the content from its start.
     pub fn open(&self) -> Result<Box<dyn Source + '_>> {
-        Ok(match self {
-            Content::Directory(path, left_out) => {
-                let source = DirSource::new(path).with_context(|| path.display().to_string())?;
-                Box::new(source.leaving_out(left_out))
-            }
-            Content::Archive(path, file) => {
-                let name = path.display().to_string();
-                let mut file = file;
-                if self.is_repeatable() {
-                    file.rewind().with_context(|| name.clone())?;
-                }
-                tar(&name, BufReader::with_capacity(1 << 20, file))?
-            }
-            Content::Stream => {
-                if std::io::IsTerminal::is_terminal(&io::stdin()) {
-                    bail!("standard input is a terminal; pipe a tar archive into it");
-                }
-                tar("standard input", BufReader::with_capacity(1 << 20, io::stdin()))?
-            }
+        let mut layers = self.layers()?;
+        Ok(match &self.overlay {
+            Some(overlay) => Box::new(overlay.tree(layers)),
+            None => layers.pop().context("a source is needed")?.source,
         })
     }
 
-    /// Explains an error of filling `image`. An error of the source does not name the image; if the source is
-    /// not an archive, the message names the kind of file. For any other error, `of_image` makes the message.
+    fn layers<'s>(&'s self) -> Result<Vec<Layer<'s>>> {
+        let layer =
+            |part: &'s Part| Ok(Layer { name: part.name(), source: part.open(self.exclusion.clone())? });
+        self.parts.iter().map(layer).collect()
+    }
+
+    /// Explains an error of filling `image`. An error of a source does not name the image. For any other error,
+    /// `of_image` makes the message.
     pub fn explain(
         &self,
         error: f2fs::Error,
         image: &Path,
         of_image: impl FnOnce(f2fs::Error) -> anyhow::Error,
     ) -> anyhow::Error {
-        let f2fs::Error::Host { source, .. } = &error else {
-            return of_image(error).context(image.display().to_string());
-        };
-        match self {
-            Content::Archive(path, file) if source.to_string().ends_with("not a tar archive") => {
-                match holds(path, file) {
-                    Some(what) => anyhow!("{}: not a tar archive but {what}", path.display()),
-                    None => error.into(),
-                }
-            }
-            _ => error.into(),
+        match error {
+            f2fs::Error::Host { .. } => self.explain_source(error),
+            error => of_image(error).context(image.display().to_string()),
         }
+    }
+
+    /// Explains an error of a source. If it is not an archive, the message names the kind of file.
+    fn explain_source(&self, error: f2fs::Error) -> anyhow::Error {
+        let f2fs::Error::Host { path, source } = &error else { return error.into() };
+        if source.to_string().ends_with("not a tar archive") {
+            let archive = self.parts.iter().find_map(|part| match part {
+                Part::Archive(name, file) if part.name() == *path => holds(name, file),
+                _ => None,
+            });
+            if let Some(what) = archive {
+                return anyhow!("{path}: not a tar archive but {what}");
+            }
+        }
+        error.into()
+    }
+}
+
+fn is_stream(source: &Path) -> bool {
+    source == Path::new("-")
+}
+
+impl Part {
+    fn find(source: &Path, owners: Option<&OwnerMap>) -> Result<Part> {
+        if is_stream(source) {
+            return Ok(Part::Stream);
+        }
+        let kind = std::fs::metadata(source).with_context(|| source.display().to_string())?;
+        if kind.is_dir() {
+            if owners.is_none() {
+                fake_root::require_seen(source)?;
+            }
+            return Ok(Part::Directory(source.to_path_buf(), Vec::new()));
+        }
+        let file = File::open(source).with_context(|| source.display().to_string())?;
+        Ok(Part::Archive(source.to_path_buf(), file))
+    }
+
+    /// Name of the source, for messages.
+    fn name(&self) -> String {
+        match self {
+            Part::Directory(path, _) | Part::Archive(path, _) => path.display().to_string(),
+            Part::Stream => "standard input".into(),
+        }
+    }
+
+    fn is_repeatable(&self) -> bool {
+        match self {
+            Part::Directory(..) => true,
+            Part::Archive(_, file) => file.metadata().is_ok_and(|kind| kind.is_file()),
+            Part::Stream => false,
+        }
+    }
+
+    /// Copies a stream to a file without a name, so that it can be read again.
+    fn kept(self) -> Result<Part> {
+        if self.is_repeatable() {
+            return Ok(self);
+        }
+        let mut file = tempfile::tempfile().context("cannot create a temporary file for the archive")?;
+        let name = PathBuf::from(self.name());
+        match self {
+            Part::Archive(_, mut stream) => io::copy(&mut stream, &mut file),
+            _ => io::copy(&mut io::stdin().lock(), &mut file),
+        }
+        .context("cannot copy the archive to a temporary file")?;
+        Ok(Part::Archive(name, file))
+    }
+
+    /// Opens the source from its start. The entries of an archive that `exclusion` leaves out are still there.
+    fn open(&self, exclusion: Arc<Exclusion>) -> Result<Box<dyn Source + '_>> {
+        let name = self.name();
+        Ok(match self {
+            Part::Directory(path, left_out) => {
+                let source = DirSource::new(path).context(name)?;
+                Box::new(source.leaving_out(left_out).excluding(exclusion))
+            }
+            Part::Archive(_, file) => {
+                let mut file = file;
+                if self.is_repeatable() {
+                    file.rewind().with_context(|| name.clone())?;
+                }
+                tar(&name, BufReader::with_capacity(1 << 20, file))?
+            }
+            Part::Stream => {
+                if std::io::IsTerminal::is_terminal(&io::stdin()) {
+                    bail!("standard input is a terminal; pipe a tar archive into it");
+                }
+                tar(&name, BufReader::with_capacity(1 << 20, io::stdin()))?
+            }
+        })
     }
 }
 

@@ -19,6 +19,7 @@ use std::{
         unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use f2fs::{Error, Result, format::inode::DeviceNumber, units::Time};
@@ -28,7 +29,7 @@ use rustix::{
 };
 
 use super::shown;
-use crate::{Entry, HostId, Kind, Metadata, Run, Source, Xattr, entry::storable};
+use crate::{Entry, Exclusion, HostId, Kind, Metadata, Run, Source, Xattr, entry::storable, exclude::Role};
 
 /// Buffer size in bytes for listing a directory.
 const LISTING_BYTES: usize = 64 << 10;
@@ -67,6 +68,7 @@ pub struct DirSource {
     /// True while files can be opened without changing their time of last access.
     no_trace: bool,
     left_out: Vec<HostId>,
+    exclusion: Arc<Exclusion>,
 }
 
 /// A directory and its remaining names.
@@ -112,6 +114,7 @@ impl DirSource {
             first: None,
             no_trace: true,
             left_out: Vec::new(),
+            exclusion: Arc::default(),
         };
         let mut meta = metadata(&stat);
         meta.xattrs = xattrs(&Attributed::Open(&fd)).map_err(failed)?;
@@ -126,6 +129,12 @@ impl DirSource {
     pub fn leaving_out(self, files: &[PathBuf]) -> DirSource {
         let left_out = files.iter().filter_map(|file| host::stat(file).ok()).map(|stat| host_id(&stat));
         DirSource { left_out: left_out.collect(), ..self }
+    }
+
+    /// Leaves out the entries that match. The directories among them are not read.
+    #[must_use]
+    pub fn excluding(self, exclusion: Arc<Exclusion>) -> DirSource {
+        DirSource { exclusion, ..self }
     }
 
     fn failed(&self, path: &[u8], errno: Errno) -> Error {
@@ -235,7 +244,8 @@ impl DirSource {
         let mut meta = metadata(&stat);
         let file_type = FileType::from_raw_mode(stat.st_mode);
         let id = host_id(&stat);
-        if self.left_out.contains(&id) {
+        let role = if file_type == FileType::Directory { Role::Directory } else { Role::Leaf };
+        if self.left_out.contains(&id) || self.exclusion.matches(&path, role) {
             return Ok(None);
         }
         if stat.st_nlink > 1 && file_type != FileType::Directory {

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::{
     carry::{Carry, Loss},
+    exclude::Exclude,
     notice::notice,
     render,
     target::{Further, Target},
@@ -19,6 +20,7 @@ use crate::{
 #[command(after_help = "Examples:
   flashkit export card.img photos/
   flashkit export card.img:/etc etc.tar.xz
+  flashkit export card.img backup/ --exclude /var/cache --exclude '*.tmp'
   flashkit export card.img - | tar t")]
 pub struct Args {
     /// The image, and a path inside it.
@@ -46,6 +48,8 @@ pub struct Args {
     /// merged.
     #[arg(long)]
     overwrite: bool,
+    #[command(flatten)]
+    exclude: Exclude,
     /// Print nothing but errors.
     #[arg(short, long)]
     quiet: bool,
@@ -73,6 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.raw {
         source = source.raw();
     }
+    let mut source = source.excluding(args.exclude.read()?);
     let carry = Carry {
         what: "exporting",
         source: name(),

@@ -14,9 +14,10 @@ use serde::Serialize;
 use crate::{
     clock,
     compress::Compress,
+    exclude::Exclude,
     interrupt::Outcome,
     progress, render,
-    source::{Changes, Content},
+    source::{Changes, Content, Reads},
     target::{AllOrNothing, Further, Target},
 };
 
@@ -24,11 +25,13 @@ use crate::{
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   flashkit import photos/ card.img:/DCIM
+  flashkit import base.tar overlay/ card.img --exclude '*.o'
   zstdcat backup.tar.zst | flashkit import - /dev/mmcblk0p2")]
 pub struct Args {
-    /// A directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on standard input. The image
-    /// itself is skipped if it lies in the directory.
-    source: PathBuf,
+    /// A directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on standard input; further ones are
+    /// laid over it. The image itself is skipped if it lies in a directory.
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<PathBuf>,
     /// The image and an existing directory inside it. Existing directories are merged, existing files
     /// replaced.
     #[arg(value_name = "IMAGE[:PATH]")]
@@ -41,6 +44,8 @@ pub struct Args {
     /// Print a summary as JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    exclude: Exclude,
     #[command(flatten)]
     changes: Changes,
     #[command(flatten)]
@@ -72,8 +77,8 @@ pub fn run(args: &Args) -> Result<()> {
     let name = || args.target.to_string();
     let transform = args.changes.read()?;
     let into = std::iter::once(&args.target.image).chain(&args.further.devices);
-    let content = Content::find(&args.source, transform.owners.as_ref())?;
-    let content = content.leaving_out(into.map(PathBuf::as_path));
+    let content = Content::find(&args.sources, &args.exclude, transform.owners.as_ref())?;
+    let content = content.leaving_out(into.map(PathBuf::as_path)).prepared(Reads::Once)?;
     let mut import = AllOrNothing::open(&args.target.image, &args.further, engine_options(args, &transform))?;
     let volume = &mut import.volume;
     args.compress.require(volume.superblock().features).with_context(name)?;

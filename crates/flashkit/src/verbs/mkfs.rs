@@ -26,11 +26,12 @@ use uuid::Uuid;
 
 use crate::{
     compress::Compress,
+    exclude::Exclude,
     host,
     interrupt::Outcome,
     output::{Existing, Form, Output},
     progress, render, size,
-    source::{Changes, Content, epoch},
+    source::{Changes, Content, Reads, epoch},
     suggested::Suggested,
     target::{Range, sector_bytes},
 };
@@ -43,6 +44,7 @@ const WAITING_BYTES: usize = 16 << 20;
 #[command(after_help = "Examples:
   flashkit mkfs card.img --size 512M -l DATA
   flashkit mkfs root.img --from rootfs/ --minimize --all-owned-by 0:0
+  flashkit mkfs root.img --size 2G --from base.tar.zst --from overlay/ --exclude .git
   tar c tree | flashkit mkfs root.img --size 2G --from -
   flashkit mkfs disk.img#2 -l DATA
   flashkit mkfs /dev/mmcblk0p2 -O extra_attr,inode_checksum,sb_checksum -s 2
@@ -59,9 +61,9 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Fill the volume from a directory, a tar archive (plain, gz, xz, zst), or - for a tar archive on
-    /// standard input. The image itself is skipped if it lies in the directory.
+    /// standard input; repeat to lay further ones over it. The image itself is skipped if it lies in a directory.
     #[arg(long, value_name = "SOURCE")]
-    from: Option<PathBuf>,
+    from: Vec<PathBuf>,
     /// Make the image file as small as the content allows.
     #[arg(long, requires = "from", conflicts_with_all = ["size", "sectors"])]
     minimize: bool,
@@ -102,6 +104,8 @@ pub struct Args {
     range: Range,
     #[command(flatten)]
     shape: Shape,
+    #[command(flatten)]
+    exclude: Exclude,
     #[command(flatten)]
     changes: Changes,
     #[command(flatten)]
@@ -213,19 +217,7 @@ pub fn run(args: &Args) -> Result<()> {
     let advice = advice(args, existing)?;
     let options = args.shape.options(args, time, advice.as_ref())?;
     let transform = args.changes.read()?;
-    if args.from.is_none() {
-        args.changes.refuse_without_source()?;
-        args.compress.refuse_without_source()?;
-    }
-    let content = args.from.as_deref();
-    let content = content.map(|from| Content::find(from, transform.owners.as_ref())).transpose()?;
-    let into = std::iter::once(&args.image).chain(&args.shape.devices);
-    let content = content.map(|content| content.leaving_out(into.map(PathBuf::as_path)));
-    let content = match content {
-        // Content that is read twice must be repeatable.
-        Some(content) if args.minimize || args.dry_run => Some(content.keep()?),
-        other => other,
-    };
+    let content = content(args, &transform)?;
     let sizes = sizes(args, existing, &options, content.as_ref(), &transform, time)?;
     let plan = Plan::new(&options, &sizes).with_context(name)?;
     if args.dry_run {
@@ -290,6 +282,20 @@ pub fn run(args: &Args) -> Result<()> {
         output.finish()?;
     }
     report(args, &Made::of(args, &plan, filled, Some(used_blocks), advice.as_ref()))
+}
+
+/// Finds the content of the volume, if it is to have any.
+fn content(args: &Args, transform: &Transform) -> Result<Option<Content>> {
+    if args.from.is_empty() {
+        args.changes.refuse_without_source()?;
+        args.compress.refuse_without_source()?;
+        args.exclude.refuse_without_source()?;
+        return Ok(None);
+    }
+    let into = std::iter::once(&args.image).chain(&args.shape.devices);
+    let content = Content::find(&args.from, &args.exclude, transform.owners.as_ref())?;
+    let reads = if args.minimize || args.dry_run { Reads::Twice } else { Reads::Once };
+    content.leaving_out(into.map(PathBuf::as_path)).prepared(reads).map(Some)
 }
 
 /// Discards the bytes of the volume on each of its devices. Bytes behind the volume stay as they are.

@@ -5,12 +5,13 @@ use std::{
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use f2fs::{Error, Result, format::NAME_MAX, units::Time};
 
 use super::super::shown;
-use crate::{Entry, Kind, Metadata, Run, Source};
+use crate::{Entry, Exclusion, Kind, Metadata, Run, Source, exclude::Role};
 
 /// Permissions of the entries, which have none on Windows.
 const DIRECTORY_PERMISSIONS: u16 = 0o755;
@@ -35,6 +36,7 @@ pub struct DirSource {
     /// The last entry, if it is a file with data.
     open: Option<OpenFile>,
     left_out: Vec<PathBuf>,
+    exclusion: Arc<Exclusion>,
 }
 
 /// The remaining names of a directory, the next one last.
@@ -71,6 +73,7 @@ impl DirSource {
             first: Some(first),
             open: None,
             left_out: Vec::new(),
+            exclusion: Arc::default(),
         };
         source.enter(0)?;
         Ok(source)
@@ -82,6 +85,12 @@ impl DirSource {
     pub fn leaving_out(self, files: &[PathBuf]) -> DirSource {
         let left_out = files.iter().filter_map(|file| fs::canonicalize(file).ok()).collect();
         DirSource { left_out, ..self }
+    }
+
+    /// Leaves out the entries that match. The directories among them are not read.
+    #[must_use]
+    pub fn excluding(self, exclusion: Arc<Exclusion>) -> DirSource {
+        DirSource { exclusion, ..self }
     }
 
     fn failed(&self, path: &[u8], source: io::Error) -> Error {
@@ -130,6 +139,10 @@ impl DirSource {
             return Ok(None);
         }
         let facts = fs::symlink_metadata(&at).map_err(|error| self.failed(&path, error))?;
+        let role = if facts.is_dir() && !facts.is_symlink() { Role::Directory } else { Role::Leaf };
+        if self.exclusion.matches(&path, role) {
+            return Ok(None);
+        }
         let (kind, permissions) = if facts.is_symlink() {
             let target = fs::read_link(&at).map_err(|error| self.failed(&path, error))?;
             let target = target.to_string_lossy().replace('\\', "/").into_bytes();

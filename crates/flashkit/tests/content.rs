@@ -1,0 +1,273 @@
+//! Content of several sources, and without some of its entries, compared with GNU tar.
+
+mod support;
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use support::{fails, ok};
+
+/// Runs a program of the host that must succeed. Returns its output.
+fn host(dir: &Path, program: &str, arguments: &[&str]) -> Vec<u8> {
+    let output = Command::new(program).current_dir(dir).args(arguments).output().expect("it starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+    output.stdout
+}
+
+/// Returns an archive of all entries of a directory, which depends on these entries alone.
+fn content(dir: &Path) -> Vec<u8> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    let pax = "--pax-option=delete=atime,delete=ctime,exthdr.name=%f";
+    let mut arguments = vec!["c", "--format=posix", pax, "--sort=name", "--numeric-owner"];
+    arguments.extend(names.iter().map(String::as_str));
+    host(dir, "tar", &arguments)
+}
+
+fn write(path: impl AsRef<Path>, text: &str) {
+    fs::create_dir_all(path.as_ref().parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// Makes the directories `a` and `b`, and the archives `a.tar` and `b.tar` of them.
+fn two_trees(dir: &Path) {
+    let (a, b) = (dir.join("a"), dir.join("b"));
+    write(a.join("etc/hosts"), "127.0.0.1 a\n");
+    write(a.join("etc/only-a"), "a");
+    write(a.join("etc/init.d/one"), "1");
+    write(a.join("first"), &"first".repeat(5000));
+    fs::hard_link(a.join("first"), a.join("second")).unwrap();
+    fs::hard_link(a.join("first"), a.join("third")).unwrap();
+    write(a.join("kept"), "kept");
+    fs::hard_link(a.join("kept"), a.join("zz-kept")).unwrap();
+    symlink("etc/hosts", a.join("link")).unwrap();
+    write(b.join("etc/hosts"), "127.0.0.1 b, and longer\n");
+    write(b.join("etc/init.d/two"), "2");
+    write(b.join("first"), "another file");
+    write(b.join("var/log/new"), "n");
+    write(b.join("link"), "now a file");
+    symlink("hosts", b.join("etc/name")).unwrap();
+    fs::set_permissions(b.join("etc"), fs::Permissions::from_mode(0o711)).unwrap();
+    fs::set_permissions(&b, fs::Permissions::from_mode(0o750)).unwrap();
+    for name in ["a", "b"] {
+        // Archives of GNU tar have whole seconds.
+        host(dir, "find", &[name, "-exec", "touch", "-h", "-d", "2020-01-02 03:04:05", "{}", "+"]);
+        host(dir, "tar", &["cf", &format!("{name}.tar"), "--sort=name", "-C", name, "."]);
+    }
+}
+
+/// Makes the directory `both`: the archive `a.tar` extracted, and `b.tar` over it.
+fn extracted(dir: &Path) -> Vec<u8> {
+    fs::create_dir(dir.join("both")).unwrap();
+    for name in ["a.tar", "b.tar"] {
+        host(dir, "tar", &["xpf", name, "-C", "both"]);
+    }
+    content(&dir.join("both"))
+}
+
+fn exported(dir: &Path, image: &str) -> Vec<u8> {
+    let _ = fs::remove_dir_all(dir.join("out"));
+    ok(dir, &["export", "-q", image, "out"]);
+    content(&dir.join("out"))
+}
+
+#[test]
+fn sources_are_laid_over_each_other_as_tar_extracts_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    two_trees(dir);
+    let expected = extracted(dir);
+    ok(dir, &["mkfs", "-q", "whole.img", "--from", "both", "--minimize"]);
+    let least = fs::metadata(dir.join("whole.img")).unwrap().len();
+    for (a, b) in [("a", "b"), ("a.tar", "b.tar"), ("a", "b.tar"), ("a.tar", "b")] {
+        ok(dir, &["mkfs", "-q", "v.img", "--from", a, "--from", b, "--minimize", "-f"]);
+        assert!(exported(dir, "v.img") == expected, "{a} and {b}");
+        let out = fs::metadata(dir.join("out")).unwrap().permissions().mode();
+        assert_eq!(out & 0o7777, 0o750, "the root is that of the last source");
+        assert_eq!(fs::metadata(dir.join("v.img")).unwrap().len(), least, "{a} and {b}");
+        ok(dir, &["fsck", "-q", "v.img"]);
+
+        ok(dir, &["mkfs", "-q", "empty.img", "--size", "64M", "-f"]);
+        ok(dir, &["import", "-q", a, b, "empty.img:/"]);
+        assert!(exported(dir, "empty.img") == expected, "{a} and {b}, imported");
+        ok(dir, &["fsck", "-q", "empty.img"]);
+    }
+}
+
+#[test]
+fn the_root_has_the_times_of_an_archive_that_has_it_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    two_trees(dir);
+    host(dir, "tar", &["cf", "r.tar", "--no-recursion", "-C", "a", "etc", "etc/hosts", "."]);
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "r.tar"]);
+    for path in ["v.img:/", "v.img:/etc"] {
+        let stat: serde_json::Value = serde_json::from_str(&ok(dir, &["stat", "--json", path])).unwrap();
+        let modified = Command::new("stat").args(["-c", "%Y"]).arg(dir.join("a/etc")).output().unwrap();
+        let seconds: i64 = String::from_utf8(modified.stdout).unwrap().trim().parse().unwrap();
+        let found: jiff::Timestamp = stat["modified"].as_str().unwrap().parse().unwrap();
+        assert_eq!(found.as_second(), seconds, "{path}");
+    }
+}
+
+#[test]
+fn one_source_can_be_standard_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    two_trees(dir);
+    let expected = extracted(dir);
+    let piped = Command::new(env!("CARGO_BIN_EXE_flashkit"))
+        .current_dir(dir)
+        .args(["mkfs", "-q", "v.img", "--size", "64M", "--from", "a", "--from", "-"])
+        .stdin(Stdio::from(File::open(dir.join("b.tar")).unwrap()))
+        .status();
+    assert!(piped.unwrap().success());
+    assert!(exported(dir, "v.img") == expected);
+    let error = fails(dir, &["mkfs", "-q", "w.img", "--size", "64M", "--from", "-", "--from", "-"]);
+    assert!(error.contains("standard input can be one source only"), "{error}");
+}
+
+#[test]
+fn several_sources_make_the_same_image_again_and_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    two_trees(dir);
+    let expected = extracted(dir);
+    let make = |image: &str, options: &[&str]| {
+        let made = Command::new(env!("CARGO_BIN_EXE_flashkit"))
+            .current_dir(dir)
+            .env("SOURCE_DATE_EPOCH", "1700000000")
+            .args(["mkfs", "-q", image, "--from", "a.tar", "--from", "b"])
+            .args(options)
+            .status();
+        assert!(made.unwrap().success());
+    };
+    make("v.img", &["--size", "64M"]);
+    make("w.img", &["--size", "64M"]);
+    assert!(fs::read(dir.join("v.img")).unwrap() == fs::read(dir.join("w.img")).unwrap());
+    fs::write(dir.join("old.img"), vec![0xA5; 64 << 20]).unwrap();
+    make("old.img", &["--in-place", "-f"]);
+    assert!(exported(dir, "old.img") == expected);
+    ok(dir, &["fsck", "-q", "old.img"]);
+}
+
+#[test]
+fn a_directory_over_a_link_is_refused_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir_all(dir.join("a/usr/lib")).unwrap();
+    symlink("usr/lib", dir.join("a/lib")).unwrap();
+    write(dir.join("b/lib/modules/x.ko"), "x");
+    fs::write(dir.join("old.img"), "old").unwrap();
+    for image in ["new.img", "old.img"] {
+        let error = fails(dir, &["mkfs", "-q", "-f", image, "--size", "64M", "--from", "a", "--from", "b"]);
+        assert!(error.contains("lib: a directory in b and not in a"), "{error}");
+    }
+    assert!(!dir.join("new.img").exists());
+    assert_eq!(fs::read(dir.join("old.img")).unwrap(), b"old");
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    let before = fs::read(dir.join("v.img")).unwrap();
+    let error = fails(dir, &["import", "-q", "b", "a", "v.img"]);
+    assert!(error.contains("lib: a directory in b and not in a"), "{error}");
+    assert!(fs::read(dir.join("v.img")).unwrap() == before);
+}
+
+#[test]
+fn excluded_entries_are_those_of_tar() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    for (path, text) in [
+        ("a.o", "o"),
+        ("src/b.o", "o"),
+        ("src/c.c", "c"),
+        (".git/config", "g"),
+        ("sub/.git/x", "g"),
+        ("sub/x.git", "k"),
+        ("tmp/t", "t"),
+        ("sub/tmp/t", "k"),
+        ("var/cache/apt/x", "x"),
+        ("var/cache/y", "y"),
+        ("data/var/cache/y", "k"),
+        ("linked.o", "linked"),
+    ] {
+        write(dir.join("a").join(path), text);
+    }
+    fs::hard_link(dir.join("a/linked.o"), dir.join("a/one")).unwrap();
+    fs::hard_link(dir.join("a/linked.o"), dir.join("a/two")).unwrap();
+    host(dir, "find", &["a", "-exec", "touch", "-h", "-d", "2020-01-02 03:04:05", "{}", "+"]);
+    let tars = ["--exclude=*.o", "--exclude=.git", "--anchored", "--no-wildcards-match-slash"];
+    let anchored = ["--exclude=./tmp", "--exclude=./var/cache/*"];
+    host(dir, "tar", &["cf", "a.tar", "-C", "a", "."]);
+    host(dir, "tar", &[&["cf", "some.tar"], &tars[..], &anchored, &["-C", "a", "."]].concat());
+    fs::create_dir(dir.join("some")).unwrap();
+    host(dir, "tar", &["xpf", "some.tar", "-C", "some"]);
+    let expected = content(&dir.join("some"));
+
+    fs::write(dir.join("list"), "# caches\nvar/cache/*\n\n.git\n").unwrap();
+    let ours = ["--exclude", "*.o", "--exclude", "/tmp", "--exclude-from", "list"];
+    for from in ["a", "a.tar"] {
+        let words = [&["mkfs", "-q", "v.img", "--size", "64M", "-f", "--from", from], &ours[..]].concat();
+        ok(dir, &words);
+        assert!(exported(dir, "v.img") == expected, "{from}");
+        ok(dir, &["fsck", "-q", "v.img"]);
+    }
+    ok(dir, &["mkfs", "-q", "w.img", "--size", "64M"]);
+    ok(dir, &[&["import", "-q", "a", "w.img"], &ours[..]].concat());
+    assert!(exported(dir, "w.img") == expected);
+
+    ok(dir, &["mkfs", "-q", "whole.img", "--size", "64M", "--from", "a"]);
+    ok(dir, &[&["export", "-q", "whole.img", "some-out"], &ours[..]].concat());
+    assert!(content(&dir.join("some-out")) == expected);
+    ok(dir, &[&["export", "-q", "whole.img", "some-out.tar"], &ours[..]].concat());
+    let names = String::from_utf8(host(dir, "tar", &["tf", "some-out.tar"])).unwrap();
+    assert!(names.contains("two\n") && names.contains("\ndata/var/cache/y\n"), "{names}");
+    assert!(!names.contains(".o\n") && !names.contains("\nvar/cache/y\n"), "{names}");
+}
+
+#[test]
+fn an_excluded_directory_need_not_be_readable() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    write(dir.join("a/keep"), "k");
+    write(dir.join("a/run/x"), "x");
+    for (path, mode) in [(dir.to_path_buf(), 0o777), (dir.join("a/run"), 0)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    // Root may read everything.
+    let as_user = |options: &[&str]| {
+        let make = ["mkfs", "-q", "v.img", "--size", "64M", "--from", "a"];
+        let user = ["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_flashkit")];
+        let made = match fs::read_dir(dir.join("a/run")) {
+            Ok(_) => Command::new("setpriv").current_dir(dir).args(user).args(make).args(options).output(),
+            Err(_) => Command::new(user[3]).current_dir(dir).args(make).args(options).output(),
+        };
+        made.expect("it starts")
+    };
+    let error = String::from_utf8(as_user(&[]).stderr).unwrap();
+    assert!(error.contains("a/run: Permission denied"), "{error}");
+    let made = as_user(&["--exclude", "/run"]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert_eq!(ok(dir, &["ls", "v.img"]), "keep\n");
+}
+
+#[test]
+fn patterns_need_a_source_and_a_meaning() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let error = fails(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--exclude", "x"]);
+    assert!(error.contains("--from"), "{error}");
+    fs::create_dir(dir.join("a")).unwrap();
+    fs::write(dir.join("list"), "[a\n").unwrap();
+    for option in [["--exclude", "../x"], ["--exclude", "[a"], ["--exclude-from", "list"]] {
+        let words = [&["mkfs", "-q", "v.img", "--size", "64M", "--from", "a"], &option[..]].concat();
+        let error = fails(dir, &words);
+        assert!(error.contains("pattern"), "{error}");
+        assert_eq!(error.contains("list: "), option[0] == "--exclude-from", "{error}");
+    }
+}
