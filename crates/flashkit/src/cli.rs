@@ -64,6 +64,12 @@ pub enum Verb {
     Ls(verbs::ls::Args),
     /// Draw the tree of a volume.
     Tree(verbs::tree::Args),
+    /// Find files by name, kind, size, time, owner or permissions.
+    Find(verbs::find::Args),
+    /// Report the space of files and directories.
+    Du(verbs::du::Args),
+    /// Report the space of a volume.
+    Df(verbs::df::Args),
     /// Show the metadata of a file.
     Stat(verbs::stat::Args),
     /// Print the content of files.

@@ -14,6 +14,7 @@ mod clock;
 mod compress;
 #[cfg(unix)]
 mod daemon;
+mod descent;
 mod drop_in;
 mod exclude;
 mod failure;

@@ -17,9 +17,45 @@ pub fn parse(text: &str) -> Result<u64, String> {
     config.parse_size(text).map_err(|error| refused(error.to_string()))
 }
 
+/// Formats a number as du(1) and df(1) do with `-h`: in powers of 1024, rounded up, with one decimal below ten.
+pub fn human(number: u64) -> String {
+    let (mut unit, mut scale) = (0, 1u128);
+    let number = u128::from(number);
+    // Rounding up may reach the next unit.
+    while number.div_ceil(scale) >= 1024 {
+        scale *= 1024;
+        unit += 1;
+    }
+    let suffix = ["", "K", "M", "G", "T", "P", "E"][unit];
+    match (number * 10).div_ceil(scale) {
+        _ if unit == 0 => number.to_string(),
+        tenths if tenths < 100 => format!("{}.{}{suffix}", tenths / 10, tenths % 10),
+        _ => format!("{}{suffix}", number.div_ceil(scale)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{human, parse};
+
+    #[test]
+    fn sizes_for_people_round_up() {
+        for (number, shown) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1025, "1.1K"),
+            (9 * 1024 + 922, "10K"),
+            (9 * 1024 + 921, "9.9K"),
+            (10 * 1024 + 1, "11K"),
+            (1023 * 1024, "1023K"),
+            (1023 * 1024 + 1, "1.0M"),
+            (1 << 20, "1.0M"),
+            (u64::MAX, "16E"),
+        ] {
+            assert_eq!(human(number), shown, "{number}");
+        }
+    }
 
     #[test]
     fn a_prefix_alone_is_a_power_of_1024_and_with_b_one_of_1000() {

@@ -10,8 +10,11 @@ pub mod completions;
 pub mod compression;
 pub mod convert;
 pub mod cp;
+pub mod df;
+pub mod du;
 pub mod dump;
 pub mod export;
+pub mod find;
 pub mod fsck;
 pub mod gc;
 pub mod getfattr;
@@ -76,6 +79,9 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Label(args) => label::run(&args),
         Verb::Ls(args) => ls::run(&args),
         Verb::Tree(args) => tree::run(&args),
+        Verb::Find(args) => find::run(&args),
+        Verb::Du(args) => du::run(&args),
+        Verb::Df(args) => df::run(&args),
         Verb::Stat(args) => stat::run(&args),
         Verb::Getfattr(args) => getfattr::run(&args),
         Verb::Dump(args) => dump::run(&args),
