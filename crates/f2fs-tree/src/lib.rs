@@ -30,10 +30,10 @@ pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr};
 pub use exclude::Exclusion;
 pub use export::{ExportOptions, Exported, Loss, Sink, export};
 pub use fill::{FillOptions, Filled, Progress, SLACK_BLOCKS, SavedSpace, count, fill};
-#[cfg(target_os = "linux")]
-pub use host::make_private;
 #[cfg(any(target_os = "linux", windows))]
 pub use host::{DirSink, DirSource, Owners};
+#[cfg(target_os = "linux")]
+pub use host::{Replacement, make_private};
 pub use need::{Need, NeedCounter};
 pub use overlay::{Layer, Overlay};
 pub use smallest::smallest_for;

@@ -1,6 +1,6 @@
 //! A volume is exported completely: as a directory, as a tar stream, and through GNU tar.
 
-use std::{fs, io::Write, path::Path, process::Command, sync::Arc};
+use std::{fs, io::Write, os::unix::fs::MetadataExt, path::Path, process::Command, sync::Arc};
 
 use block::{Device, Overlay};
 use f2fs::{
@@ -9,8 +9,8 @@ use f2fs::{
     format::FileType,
 };
 use f2fs_tree::{
-    DirSink, DirSource, Entry, ExportOptions, Exported, Holes, Kind, Owners, Source, TarSink, TarSource,
-    VolumeSource, export,
+    DirSink, DirSource, Entry, ExportOptions, Exported, Holes, Kind, Metadata, Owners, Sink, Source, TarSink,
+    TarSource, VolumeSource, export,
 };
 use guest::{Manifest, Scope, differences};
 
@@ -222,7 +222,7 @@ fn encrypted_entries_are_reported_and_the_rest_is_exported() {
     let done = export(&mut source(&volume), &mut sink, options).expect("goes on");
     assert_eq!((done.entries, done.losses), (2, 1), "the root and one file");
     assert_eq!(lost_paths, [b"locked"]);
-    assert_eq!(std::fs::read(dir.path().join("plain")).expect("it is there"), b"open to all\n");
+    assert_eq!(fs::read(dir.path().join("plain")).expect("it is there"), b"open to all\n");
     let mut raw = TarSink::new(Vec::new(), Holes::Filled);
     export(&mut source(&volume).raw(), &mut raw, ExportOptions::default()).expect("raw needs no key");
 }
@@ -302,6 +302,50 @@ fn a_sink_creates_only_new_entries_and_follows_no_link() {
     let mut sink = DirSink::new(&out, Owners::permitted()).expect("a directory");
     assert!(export(&mut source(&volume), &mut sink, ExportOptions::default()).is_err());
     assert_eq!(fs::read_dir(&outside).expect("a directory").count(), 0);
+}
+
+#[test]
+fn an_entry_stays_until_its_replacement_is_complete() {
+    let dir = scratch();
+    let root = dir.path();
+    let read = |name: &str| fs::read(root.join(name)).unwrap();
+    fs::write(root.join("a"), "old").unwrap();
+    fs::hard_link(root.join("a"), root.join("b")).unwrap();
+    std::os::unix::fs::symlink("a", root.join("s")).unwrap();
+    let begun = |sink: &mut DirSink| {
+        let meta = Metadata { permissions: 0o640, ..Metadata::default() };
+        let kind = Kind::File { size: 3, data: None };
+        sink.entry(&Entry { path: b"a".to_vec(), kind, meta }).unwrap();
+        sink.run(0, b"new").unwrap();
+    };
+    let sink = || DirSink::new(root, Owners::Caller).unwrap().overwriting();
+
+    let mut dropped = sink();
+    begun(&mut dropped);
+    assert_eq!(read("a"), b"old");
+    drop(dropped);
+    let mut given_up = sink();
+    begun(&mut given_up);
+    given_up.replacement().give_up();
+    assert_eq!((read("a"), fs::read_dir(root).unwrap().count()), (b"old".to_vec(), 3));
+    drop(given_up);
+
+    let mut done = sink();
+    begun(&mut done);
+    let link = |path: &str, kind| Entry { path: path.into(), kind, meta: Metadata::default() };
+    for entry in [
+        link("b", Kind::HardLink { to: b"a".to_vec() }),
+        // Both names already denote one file.
+        link("b", Kind::HardLink { to: b"a".to_vec() }),
+        link("s", Kind::Symlink { target: b"b".to_vec() }),
+    ] {
+        done.entry(&entry).unwrap();
+    }
+    done.finish().unwrap();
+    assert_eq!((read("a"), read("b")), (b"new".to_vec(), b"new".to_vec()));
+    assert_eq!(fs::read_link(root.join("s")).unwrap(), Path::new("b"));
+    assert_eq!(fs::metadata(root.join("a")).unwrap().mode() & 0o7777, 0o640);
+    assert_eq!(fs::read_dir(root).unwrap().count(), 3, "no temporary name is left");
 }
 
 #[test]

@@ -6,12 +6,13 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use f2fs::Error;
 use f2fs_tree::{Compression, DirSink, ExportOptions, Exported, Holes, Owners, Sink, Source, TarSink};
 use serde::Serialize;
 
 use crate::{
+    host,
     interrupt::Outcome,
     notice::notice,
     output::Fresh,
@@ -31,7 +32,7 @@ pub struct Carry<'a> {
     pub holes: Holes,
     /// Owners of the entries of a directory.
     pub owners: Owners,
-    /// True if existing files in a directory are replaced.
+    /// True if existing files in a directory are replaced, each when its replacement is complete.
     pub overwrite: bool,
     /// True if the copy continues after a loss.
     pub keep_going: bool,
@@ -129,8 +130,23 @@ impl Carry<'_> {
             DirSink::new(self.destination, self.owners).with_context(|| self.destination_name())?;
         if self.overwrite {
             sink = sink.overwriting();
+            host::keep_on_interrupt(&sink);
         }
         self.copy(source, &mut sink)
+    }
+
+    /// Returns the end of a message: a way out, if there is one.
+    fn remedy(&self, error: &Error) -> &'static str {
+        let Error::Lost { source, .. } = error else { return "" };
+        match &**source {
+            // Other reasons for this kind of error have no number.
+            Error::Host { source, .. }
+                if source.kind() == io::ErrorKind::AlreadyExists && source.raw_os_error().is_some() =>
+            {
+                if self.overwrite { "" } else { "; --overwrite replaces existing files" }
+            }
+            _ => "",
+        }
     }
 
     /// Copies everything from a source to a sink.
@@ -139,12 +155,16 @@ impl Carry<'_> {
         let mut tell = progress::teller(&bar);
         let mut losses = Vec::new();
         let mut lost = |error: &Error| {
-            bar.suspend(|| notice!("flashkit: {error}"));
+            bar.suspend(|| notice!("flashkit: {error}{}", self.remedy(error)));
             losses.extend(self.json.then(|| Loss::of(error)).flatten());
         };
         let options =
             ExportOptions { keep_going: self.keep_going, lost: Some(&mut lost), progress: Some(&mut tell) };
-        let done = f2fs_tree::export(source, sink, options).with_context(|| self.source.clone())?;
+        let done = f2fs_tree::export(source, sink, options).map_err(|error| match self.remedy(&error) {
+            "" => anyhow::Error::from(error),
+            remedy => anyhow!("{error}{remedy}"),
+        });
+        let done = done.with_context(|| self.source.clone())?;
         bar.finish_and_clear();
         Ok((done, losses))
     }

@@ -19,7 +19,7 @@ use f2fs::{
     },
     units::{Ino, Time},
 };
-use support::{fails, flashkit, ok};
+use support::{damage, fails, flashkit, ok};
 
 const ROOT: Ino = Ino(3);
 const DIR: u16 = 0o040_755;
@@ -190,8 +190,12 @@ fn an_interrupted_export_continues_with_overwrite() {
     fs::write(dir.join("out/sub"), "in the way").unwrap();
     fs::write(dir.join("out/other"), "stays").unwrap();
     let error = fails(dir, &["export", "-q", "v.img", "out"]);
-    assert!(error.contains("File exists"), "{error}");
+    assert!(error.contains("out/a: File exists; --overwrite replaces existing files"), "{error}");
     ok(dir, &["export", "-q", "--overwrite", "v.img", "out"]);
+    let names = fs::read_dir(dir.join("out")).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["a", "b", "other", "sub", "symlink"], "no temporary name is left");
     for name in ["a", "b", "sub/c"] {
         assert_eq!(fs::read_to_string(dir.join("out").join(name)).unwrap(), name.repeat(3));
     }
@@ -202,6 +206,25 @@ fn an_interrupted_export_continues_with_overwrite() {
     assert_eq!(fs::read_link(dir.join("out/symlink")).unwrap(), Path::new("a"));
     let error = fails(dir, &["export", "-q", "--overwrite", "v.img", "out.tar"]);
     assert!(error.contains("--overwrite applies only to directories"), "{error}");
+}
+
+#[test]
+fn a_file_that_cannot_be_exported_leaves_the_existing_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("tree")).unwrap();
+    fs::write(dir.join("tree/large"), vec![1; 8 << 20]).unwrap();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
+    damage(&dir.join("v.img"), "large");
+    fs::create_dir(dir.join("out")).unwrap();
+    fs::write(dir.join("out/large"), "older").unwrap();
+    fails(dir, &["export", "-q", "--overwrite", "v.img", "out"]);
+    assert_eq!(fs::read(dir.join("out/large")).unwrap(), b"older");
+    assert_eq!(fs::read_dir(dir.join("out")).unwrap().count(), 1, "no temporary name is left");
+    fs::create_dir(dir.join("taken")).unwrap();
+    fs::create_dir(dir.join("taken/large")).unwrap();
+    let error = fails(dir, &["export", "-q", "--overwrite", "v.img", "taken"]);
+    assert!(error.contains("taken/large: Is a directory"), "{error}");
 }
 
 #[test]

@@ -4,6 +4,8 @@
 mod sink;
 #[cfg(target_os = "linux")]
 mod source;
+#[cfg(target_os = "linux")]
+mod temporary;
 #[cfg(any(windows, test))]
 mod windows;
 
@@ -12,6 +14,8 @@ use f2fs::printable;
 pub use sink::{DirSink, make_private};
 #[cfg(target_os = "linux")]
 pub use source::DirSource;
+#[cfg(target_os = "linux")]
+pub use temporary::Replacement;
 #[cfg(windows)]
 pub use windows::{DirSink, DirSource};
 

@@ -2,15 +2,17 @@
 //!
 //! *Invariants*: every path below the root is opened component by component, without following links, through
 //! handles of directories that stay open. A component is never empty, `.` or `..`, and contains no slash.
-//! Every entry is created under a free name. If the name is taken, that is an error, or the old entry is
-//! removed first if the caller asked for that. Directories are merged instead. Owner, permissions, attributes
-//! and times are set through a handle of the new entry. Therefore neither a hostile volume nor another user
-//! with write access to the directory can redirect the export outside.
+//! Every entry is created under a free name. If the name is taken, that is an error. If the caller asked to
+//! overwrite, the new entry gets a temporary name, and is renamed over the old one when it is complete.
+//! Directories are merged instead. Owner, permissions, attributes and times are set through a handle of the new
+//! entry. Therefore neither a hostile volume nor another user with write access to the directory can redirect
+//! the export outside.
 //!
 //! A directory's own permissions and times are set when the sink leaves it, as late as possible. Metadata
 //! that the host refuses is reported as a separate loss of its entry.
 
 use std::{
+    borrow::Cow,
     ffi::OsStr,
     fs::{File, Permissions},
     io,
@@ -31,7 +33,7 @@ use rustix::{
     process::{Gid, Uid},
 };
 
-use super::{Owners, shown};
+use super::{Owners, Replacement, shown};
 use crate::{
     Entry, Kind, Metadata,
     export::{Loss, Sink},
@@ -67,8 +69,9 @@ pub struct DirSink {
     path: Vec<u8>,
     file: Option<OpenFile>,
     owners: Owners,
-    /// True if an existing entry of the same name is removed first.
+    /// True if an existing entry of the same name is replaced.
     overwrite: bool,
+    replacement: Replacement,
     /// User and group that new entries have at creation.
     maker: (u32, u32),
     losses: Vec<Loss>,
@@ -138,16 +141,24 @@ impl DirSink {
             file: None,
             owners,
             overwrite: false,
+            replacement: Replacement::default(),
             maker: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             losses: Vec::new(),
             is_broken: false,
         })
     }
 
-    /// Makes the sink remove an existing entry whose name is needed. Existing directories are merged with
-    /// directories of the tree. An existing directory where the tree has another kind of entry is an error.
-    pub fn overwriting(self) -> DirSink {
-        DirSink { overwrite: true, ..self }
+    /// Makes the sink replace an existing entry of the same name, once the new one is complete. Existing directories
+    /// are merged with directories of the tree. An existing directory where the tree has another kind of entry is an
+    /// error.
+    pub fn overwriting(mut self) -> DirSink {
+        self.overwrite = true;
+        self
+    }
+
+    /// Returns a handle to the incomplete replacement of an entry, through which an interrupt can give it up.
+    pub fn replacement(&self) -> Replacement {
+        self.replacement.clone()
     }
 
     fn failed(&self, path: &[u8], errno: Errno) -> Error {
@@ -220,33 +231,45 @@ impl DirSink {
         Ok(())
     }
 
-    /// Creates an entry under a new name. If the name is taken and the sink overwrites, removes the old entry
-    /// and tries once more.
-    fn make<T>(
+    /// Creates an entry under its name or, if that is taken and the sink overwrites, under a temporary one. Returns
+    /// the name that it has until it is [placed](Self::place).
+    fn make<'n, T>(
         &self,
-        name: &[u8],
+        name: &'n [u8],
         path: &[u8],
-        make: impl Fn(BorrowedFd<'_>) -> Result<T, Errno>,
-    ) -> Result<T> {
+        make: impl Fn(BorrowedFd<'_>, &[u8]) -> Result<T, Errno>,
+    ) -> Result<(T, Cow<'n, [u8]>)> {
         let top = self.top().as_fd();
-        match make(top) {
-            Err(Errno::EXIST) if self.overwrite => {
-                host::unlinkat(top, name, AtFlags::empty()).and_then(|()| make(top))
-            }
-            made => made,
+        match make(top, name) {
+            Err(Errno::EXIST) if self.overwrite => match self.is_directory(name) {
+                true => Err(Errno::ISDIR),
+                false => {
+                    self.replacement.make(top, make).map(|(made, name)| (made, name.into_bytes().into()))
+                }
+            },
+            made => made.map(|made| (made, name.into())),
         }
         .map_err(|errno| self.failed(path, errno))
+    }
+
+    /// Puts an entry that has a temporary name in its place.
+    fn place(&self, name: &[u8], path: &[u8]) -> Result<()> {
+        self.replacement.place(name).map_err(|errno| self.failed(path, errno))
+    }
+
+    /// Returns true if a name in the top directory is that of a directory.
+    fn is_directory(&self, name: &[u8]) -> bool {
+        let there = host::statat(self.top(), name, AtFlags::SYMLINK_NOFOLLOW);
+        there.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
     }
 
     fn directory(&mut self, name: &[u8], entry: &Entry) -> Result<()> {
         match host::mkdirat(self.top(), name, MAKING) {
             Ok(()) => {}
-            Err(Errno::EXIST) if self.overwrite => {
-                let there = host::statat(self.top(), name, AtFlags::SYMLINK_NOFOLLOW);
-                let is_directory = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-                if !there.as_ref().is_ok_and(is_directory) {
-                    self.make(name, &entry.path, |top| host::mkdirat(top, name, MAKING))?;
-                }
+            Err(Errno::EXIST) if self.overwrite && !self.is_directory(name) => {
+                let failed = |errno| self.failed(&entry.path, errno);
+                host::unlinkat(self.top(), name, AtFlags::empty()).map_err(failed)?;
+                host::mkdirat(self.top(), name, MAKING).map_err(failed)?;
             }
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(self.failed(&entry.path, errno)),
@@ -257,7 +280,7 @@ impl DirSink {
     fn begin_file(&mut self, name: &[u8], entry: &Entry, size: u64) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = self.first_mode(&entry.meta);
-        let fd = self.make(name, &entry.path, |top| host::openat(top, name, flags, mode))?;
+        let (fd, _) = self.make(name, &entry.path, |top, name| host::openat(top, name, flags, mode))?;
         let meta = Box::new(entry.meta.clone());
         self.file = Some(OpenFile { fd, path: entry.path.clone(), size, end: 0, meta });
         Ok(())
@@ -271,6 +294,9 @@ impl DirSink {
             }
         }
         self.finish_fd(file.fd.as_fd(), &file.path, &file.meta);
+        if let Err(errno) = self.replacement.place(split(&file.path).1) {
+            self.lose(&file.path, "its new content", errno);
+        }
     }
 
     /// Returns the permissions at a file's creation. If the file stays with its creator, these are the final
@@ -392,16 +418,20 @@ impl DirSink {
     }
 
     fn symlink(&mut self, name: &[u8], entry: &Entry, target: &[u8]) -> Result<()> {
-        self.make(name, &entry.path, |top| host::symlinkat(target, top, name))?;
-        self.finish_node(name, entry, FileType::Symlink, 0)
+        let ((), working) = self.make(name, &entry.path, |top, name| host::symlinkat(target, top, name))?;
+        self.finish_node(&working, entry, FileType::Symlink, 0)?;
+        self.place(name, &entry.path)
     }
 
     /// Returns `false` for a device that the caller has no right to create.
     fn node(&mut self, name: &[u8], entry: &Entry, kind: FileType, number: DeviceNumber) -> Result<bool> {
         let device = host::makedev(number.major, number.minor);
         let mode = Mode::RUSR | Mode::WUSR;
-        match self.make(name, &entry.path, |top| host::mknodat(top, name, kind, mode, device)) {
-            Ok(()) => self.finish_node(name, entry, kind, device).map(|()| true),
+        match self.make(name, &entry.path, |top, name| host::mknodat(top, name, kind, mode, device)) {
+            Ok(((), working)) => {
+                self.finish_node(&working, entry, kind, device)?;
+                self.place(name, &entry.path).map(|()| true)
+            }
             Err(Error::Host { source, .. }) if Errno::from_io_error(&source) == Some(Errno::PERM) => {
                 self.tolerate(&entry.path, "a device node, which only root can create", Errno::PERM);
                 Ok(false)
@@ -418,7 +448,8 @@ impl DirSink {
             self.link_from = (dir.to_vec(), opened);
         }
         let from = if dir == self.path { self.top() } else { &self.link_from.1 };
-        self.make(name, &entry.path, |top| host::linkat(from, first, top, name, AtFlags::empty()))
+        self.make(name, &entry.path, |top, name| host::linkat(from, first, top, name, AtFlags::empty()))?;
+        self.place(name, &entry.path)
     }
 
     /// Opens a directory below the root, component by component and without following links.
@@ -446,6 +477,12 @@ impl DirSink {
         let error =
             Error::Host { path: format!("{}, {what}", shown(&self.root, path)), source: errno.into() };
         Loss { path: path.to_vec(), error, is_tolerated: false }
+    }
+}
+
+impl Drop for DirSink {
+    fn drop(&mut self) {
+        self.replacement.give_up();
     }
 }
 

@@ -19,14 +19,23 @@ use std::{
 
 pub use block::nbd::{Address, Client};
 use f2fs::units::Time;
+use f2fs_tree::DirSink;
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, seek},
     io::Errno,
 };
 pub use unfinished::Unfinished;
 
+use crate::interrupt;
+
 /// True if a file can get the name of another one that is open.
 pub const REPLACES_OPEN_FILES: bool = true;
+
+/// Makes an interrupt keep the entry that a sink is about to replace.
+pub fn keep_on_interrupt(sink: &DirSink) {
+    let replacement = sink.replacement();
+    interrupt::clean_up(move || replacement.give_up());
+}
 
 /// Returns a name of a volume as a name of the host.
 pub fn name_of(bytes: &[u8]) -> io::Result<OsString> {

@@ -14,6 +14,7 @@ use std::{
 
 use block::MemoryDevice;
 use f2fs::units::Time;
+use f2fs_tree::DirSink;
 pub use unfinished::Unfinished;
 
 /// FILE_SHARE_READ, FILE_SHARE_WRITE and FILE_SHARE_DELETE of CreateFileW.
@@ -23,6 +24,9 @@ const DELETE_ON_CLOSE: u32 = 0x0400_0000;
 
 /// True if a file can get the name of another one that is open. Some versions and file systems of Windows refuse.
 pub const REPLACES_OPEN_FILES: bool = false;
+
+/// Does nothing on an interrupt: on Windows a sink removes an entry before it makes the new one.
+pub fn keep_on_interrupt(_: &DirSink) {}
 
 /// Returns a name of a volume as a name of the host. Names of Windows are Unicode.
 pub fn name_of(bytes: &[u8]) -> io::Result<OsString> {
