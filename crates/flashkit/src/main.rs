@@ -8,6 +8,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod below;
+mod bmap;
 mod carry;
 mod cli;
 mod clock;

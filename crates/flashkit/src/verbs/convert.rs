@@ -1,6 +1,9 @@
 //! `convert`: copies an image in one format to another.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
 use block::Device;
@@ -8,12 +11,13 @@ use image::Source;
 use indicatif::{BinaryBytes, ProgressBar};
 
 use crate::{
+    bmap::UsedBlocks,
     host,
     interrupt::Outcome,
     notice::notice,
     output::{Existing, Form, Fresh, Output, write_sparse},
     progress,
-    target::{Range, open_device},
+    target::{Range, open_device, with_content},
 };
 
 /// Bytes copied at once.
@@ -34,6 +38,7 @@ Examples:
   flashkit convert sd.img#2 root.img
   flashkit convert disk.qcow2 disk.img
   flashkit convert userdata.simg /dev/mmcblk0p2
+  flashkit convert card.img out.img --bmap out.bmap && bmaptool copy --bmap out.bmap out.img /dev/sdb
   flashkit convert overlay.qcow2 disk.img --format qcow2"
 )]
 pub struct Args {
@@ -46,6 +51,9 @@ pub struct Args {
     /// Format of the new image.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Raw)]
     to: Format,
+    /// Also write a map of the blocks that the volume uses, with checksums, so that bmaptool(1) copies only these.
+    #[arg(long, value_name = "FILE")]
+    bmap: Option<PathBuf>,
     /// Replace an existing file, or overwrite the content of a device.
     #[arg(short, long)]
     force: bool,
@@ -73,6 +81,16 @@ pub fn run(args: &Args) -> Result<()> {
     if let Existing::InPlace { bytes: space } = existing {
         require_place(args, &source, &to, bytes, space)?;
     }
+    let used = match &args.bmap {
+        Some(_) if args.to == Format::Sparse => {
+            bail!("--bmap is for raw images; a sparse image has a map of its own")
+        }
+        Some(_) => Some(
+            UsedBlocks::of(device.clone())
+                .map_err(|error| with_content(&source, error.context(source.to_string())))?,
+        ),
+        None => None,
+    };
     let outcome = Outcome::new(match existing {
         Existing::InPlace { .. } => format!("{to}: the image on it is incomplete; run convert again"),
         Existing::Nothing | Existing::File { .. } => format!("{to}: nothing was written"),
@@ -87,6 +105,9 @@ pub fn run(args: &Args) -> Result<()> {
             fresh.finish()?;
         }
     }
+    if let (Some(used), Some(path)) = (used, &args.bmap) {
+        write_map(&used, &*device, path, &bar)?;
+    }
     bar.finish_and_clear();
     drop(outcome);
     if !args.quiet {
@@ -95,10 +116,22 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Writes the map of used blocks to a file, which appears when it is complete.
+fn write_map(used: &UsedBlocks, device: &dyn Device, path: &Path, bar: &ProgressBar) -> Result<()> {
+    let name = || path.display().to_string();
+    let fresh = Fresh::new(path)?;
+    let map = used.map(device, bar).with_context(name)?;
+    std::fs::write(fresh.working(), map).with_context(name)?;
+    fresh.finish()
+}
+
 /// Refuses to write `bytes` of an image in place to a device or partition of `space` bytes that cannot take them.
 fn require_place(args: &Args, from: &Source, to: &Source, bytes: u64, space: u64) -> Result<()> {
     if args.to == Format::Sparse {
         bail!("{to}: --to sparse makes a file; without it, the bytes of the image are written here");
+    }
+    if args.bmap.is_some() {
+        bail!("{to}: --bmap is for image files; a device is written whole");
     }
     if host::is_same(from.path(), to.path()) {
         bail!("{to}: it is on the disk of {from}; convert that to a file first");
