@@ -29,6 +29,9 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_flashkit");
 /// Time limit of quick operations.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Held while /dev/fuse is open to all users.
+static FUSE_FOR_ALL: Mutex<()> = Mutex::new(());
+
 /// An image and a mount point.
 struct Place(tempfile::TempDir);
 
@@ -200,6 +203,7 @@ fn ordinary_users_mount_their_own_images() {
     if !setuid("/usr/bin/fusermount3") && !setuid("/bin/fusermount3") {
         return eprintln!("skipped: fusermount3 is for root alone here");
     }
+    let _alone = FUSE_FOR_ALL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let place = Place::new(64);
     let script = format!(
         "chmod 755 .; chown -R 65534 image mnt
@@ -222,6 +226,59 @@ fn ordinary_users_mount_their_own_images() {
     succeeded(&run.expect("bash is installed"));
     place.wait_for_end();
     place.assert_clean();
+}
+
+/// Files of root and others in the user's own image.
+#[test]
+fn squash_gives_ordinary_users_everything_in_their_images() {
+    if skipped() {
+        return;
+    }
+    let setuid = |path: &str| fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o4000 != 0);
+    if !setuid("/usr/bin/fusermount3") && !setuid("/bin/fusermount3") {
+        return eprintln!("skipped: fusermount3 is for root alone here");
+    }
+    let _alone = FUSE_FOR_ALL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let place = Place::new(64);
+    let script = format!(
+        "mkdir -p tree/etc tree/home/pi; echo secret > tree/etc/shadow; chmod 600 tree/etc/shadow; chmod 755 tree
+         echo old > tree/home/pi/note; chown -R 1000:1000 tree/home/pi; chmod 700 tree/home/pi
+         {PROGRAM} import -q tree image; {PROGRAM} chown 0:0 image:/
+         chmod 755 .; chown -R 65534 image mnt
+         # Cargo's directory may be root's alone.
+         cp {PROGRAM} flashkit; chmod 755 flashkit
+         trap \"chmod $(stat -c %a /dev/fuse) /dev/fuse\" EXIT; chmod 666 /dev/fuse
+         as='setpriv --reuid 65534 --regid 65534 --clear-groups'
+         $as ./flashkit mount image mnt
+         if $as cat mnt/etc/shadow 2> /dev/null; then exit 1; fi
+         $as fusermount3 -u mnt
+         $as ./flashkit mount -o squash image mnt
+         test \"$($as stat -c %u:%g mnt mnt/etc/shadow mnt/home/pi/note | sort -u)\" = 65534:65534
+         test \"$($as cat mnt/etc/shadow)\" = secret
+         $as bash -c 'echo more >> mnt/etc/shadow; echo new > mnt/home/pi/new; mkdir mnt/etc/d; mv mnt/home/pi/note mnt/'
+         $as chmod 640 mnt/etc/shadow; $as chown 65534:65534 mnt/etc/shadow
+         if $as chown 65534:0 mnt/etc/shadow 2> /dev/null; then exit 1; fi
+         $as fusermount3 -u mnt"
+    );
+    let run = Command::new("bash").args(["-euc", &script]).current_dir(place.0.path()).output();
+    succeeded(&run.expect("bash is installed"));
+    place.wait_for_end();
+    place.assert_clean();
+    for (path, owner, mode) in [
+        ("/", "0:0", "0755"),
+        ("/etc/shadow", "0:0", "0640"),
+        ("/etc/d", "0:0", "0755"),
+        ("/home/pi/new", "1000:1000", "0644"),
+        ("/note", "1000:1000", "0644"),
+    ] {
+        let stat = support::ok(place.0.path(), &["stat", "--json", &format!("image:{path}")]);
+        let stat: serde_json::Value = serde_json::from_str(&stat).unwrap();
+        assert_eq!(
+            (format!("{}:{}", stat["uid"], stat["gid"]), &stat["mode"]),
+            (owner.into(), &mode.into()),
+            "{path}"
+        );
+    }
 }
 
 /// Damage is reported where a user will see it: once on the terminal of a foreground mount, and again at the

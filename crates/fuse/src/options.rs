@@ -10,7 +10,7 @@ use f2fs::{
     format::inode::Compression,
     units::Time,
 };
-use posix::{Atime, BackgroundGc, FsyncMode, Settings};
+use posix::{Atime, BackgroundGc, FsyncMode, Settings, ShownOwner};
 use rustix::mount::MountFlags;
 
 pub use parse::OptionError;
@@ -49,6 +49,8 @@ pub struct MountOptions {
     pub remount: bool,
     /// Users other than the mounting one may access the mount.
     pub allow_other: bool,
+    /// The owner that files have on the mount.
+    pub owner: ShownOwner,
     /// Device nodes are usable.
     pub dev: bool,
     /// Set-user-id and set-group-id bits take effect.
@@ -117,6 +119,7 @@ impl Default for MountOptions {
             read_only: false,
             remount: false,
             allow_other: false,
+            owner: ShownOwner::default(),
             dev: true,
             suid: true,
             exec: true,
@@ -152,7 +155,7 @@ impl Default for MountOptions {
 }
 
 /// Spelling and description of all options.
-pub const KNOWN: [(&str, &str); 37] = [
+pub const KNOWN: [(&str, &str); 39] = [
     ("ro, rw", "ro: write nothing; an unclean volume is recovered in memory"),
     ("remount", "Change the flags of an existing mount: ro, dev, suid, exec, sync and access times"),
     ("dev, nodev, suid, nosuid, exec, noexec, symfollow, nosymfollow", "As in mount(8)"),
@@ -161,6 +164,12 @@ pub const KNOWN: [(&str, &str); 37] = [
     ("relatime, atime, noatime, strictatime", "How reading updates access times [relatime]"),
     ("diratime, nodiratime", "Update access times of directories, or not [diratime]"),
     ("allow_other", "Allow other users; permissions apply to all"),
+    (
+        "uid=N, gid=N",
+        "Show all files as owned by this user, this group; the volume keeps its owners, and a new file gets those of \
+         its directory",
+    ),
+    ("squash", "uid= and gid= of the mounting user: access to everything in an image of that user"),
     ("fsname=NAME", "Source shown in the table of mounts, instead of the image"),
     ("active_logs=2|4|6", "Number of active logs; fewer suit cards with few open units [6]"),
     ("mode=adaptive|lfs", "Overwrite in place if that is better, or never [adaptive]"),
@@ -282,6 +291,7 @@ impl From<&MountOptions> for Settings {
             dirsync: options.dirsync || options.sync,
             checkpoints: options.checkpoints,
             read_only: options.read_only,
+            owner: options.owner,
             cleaning: if options.age_threshold { Policy::AgeThreshold } else { Policy::CostBenefit },
         }
     }
@@ -323,6 +333,19 @@ mod tests {
             ..MountOptions::default()
         };
         assert_eq!(options, wanted);
+    }
+
+    #[test]
+    fn files_have_the_owner_of_the_options() {
+        let owner = |list: &str| parsed(list).map(|options| (options.owner.uid, options.owner.gid));
+        assert_eq!(owner("ro"), Ok((None, None)));
+        assert_eq!(owner("uid=5"), Ok((Some(5), None)));
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        assert_eq!(owner("squash"), Ok((Some(uid), Some(gid))));
+        assert_eq!(owner("squash,gid=6"), Ok((Some(uid), Some(6))));
+        for list in ["uid=root", "uid=-1", "gid=4294967295", "uid", "squash=1"] {
+            assert!(matches!(parsed(list), Err(OptionError::Value { .. })), "{list}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod listing;
 mod names;
 mod permissions;
 mod settings;
+mod shown_owner;
 mod xattrs;
 
 use std::sync::{
@@ -45,6 +46,7 @@ pub use attributes::{Change, TimesFrom};
 pub use content::{OpenFor, OpenMode, WriteMode, WriteOrigin};
 pub use f2fs::engine::{Limits, SyncScope};
 pub use settings::{Atime, FsyncMode, Settings};
+pub use shown_owner::ShownOwner;
 pub use xattrs::GroupIdBit;
 
 /// Result of an operation.

@@ -25,7 +25,7 @@ pub mod volume_lock;
 pub use caller::Caller;
 pub use errno::Errno;
 pub use file_system::{
-    Atime, Change, FileSystem, FsyncMode, GroupIdBit, Limits, OpenFor, OpenMode, Result, Settings, SyncScope,
-    TimesFrom, WriteMode, WriteOrigin,
+    Atime, Change, FileSystem, FsyncMode, GroupIdBit, Limits, OpenFor, OpenMode, Result, Settings,
+    ShownOwner, SyncScope, TimesFrom, WriteMode, WriteOrigin,
 };
 pub use idle::{BackgroundGc, IdleWork};

@@ -6,7 +6,7 @@ use f2fs::{
     engine::{ActiveLogs, InPlace},
     format::inode::{Algorithm, LOG_CLUSTER_BLOCKS},
 };
-use posix::{Atime, BackgroundGc, FsyncMode};
+use posix::{Atime, BackgroundGc, FsyncMode, ShownOwner};
 
 use super::{KNOWN, MountOptions, OnError};
 
@@ -101,10 +101,18 @@ impl MountOptions {
         true
     }
 
-    /// Sets an option on the resources of the mount. Returns false if it is another one.
+    /// Sets an option on the resources of the mount and the owner of its files. Returns false if it is another one.
     fn set_resource(&mut self, name: &str, value: Option<&str>) -> Result<bool, OptionError> {
         let bad = || bad_value(name, value);
+        // Linux reserves the highest number (chown(2)).
+        let id = |number: &str| number.parse().ok().filter(|id| *id != u32::MAX).ok_or_else(bad);
         match (name, value) {
+            ("uid", Some(number)) => self.owner.uid = Some(id(number)?),
+            ("gid", Some(number)) => self.owner.gid = Some(id(number)?),
+            ("squash", None) => {
+                let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+                self.owner = ShownOwner { uid: Some(uid.as_raw()), gid: Some(gid.as_raw()) };
+            }
             ("cache", Some(size)) => self.cache_bytes = parse_size(size).ok_or_else(bad)?,
             ("threads", Some(count)) => {
                 self.threads =

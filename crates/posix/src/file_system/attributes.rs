@@ -1,7 +1,7 @@
 //! Attributes of inodes, and the space of the volume.
 
 use f2fs::{
-    engine::{SetAttr, Space, Stat, without_privilege},
+    engine::{Engine, SetAttr, Space, Stat, without_privilege},
     format::{FileType, inode::flag},
     units::Ino,
 };
@@ -41,7 +41,12 @@ impl FileSystem {
     /// Returns the attributes of an inode.
     pub fn stat(&self, ino: Ino) -> Result<Stat> {
         let volume = self.read_lock()?;
-        self.pending_atimes.stat(&volume, ino).map_err(to_errno)
+        self.stat_in(&volume, ino)
+    }
+
+    /// Returns the attributes of an inode as the mount shows them.
+    pub(super) fn stat_in(&self, volume: &Engine, ino: Ino) -> Result<Stat> {
+        self.pending_atimes.stat(volume, ino).map(|stat| self.settings.owner.on(stat)).map_err(to_errno)
     }
 
     /// Returns the space usage of the volume and its block size in bytes.
@@ -54,7 +59,7 @@ impl FileSystem {
     /// not know immutable and append-only flags.
     pub fn change(&self, caller: Caller, ino: Ino, change: &Change) -> Result<Stat> {
         let mut volume = self.write_lock_for(caller)?;
-        let before = volume.stat(ino).map_err(to_errno)?;
+        let before = self.settings.owner.on(volume.stat(ino).map_err(to_errno)?);
         let Change { size, mut set, drops_privilege, times } = *change;
         let given = match times {
             TimesFrom::Elsewhere | TimesFrom::Now => false,
@@ -82,6 +87,7 @@ impl FileSystem {
         let gid = set.gid.unwrap_or(before.gid);
         set.permissions = set.permissions.map(|wanted| permissions::permissions_of(caller, gid, wanted));
         let changes_owner = set.uid.is_some() || set.gid.is_some();
+        set = self.settings.owner.admit(set)?;
         // A request with at most a ctime is either a chown(2) that changes no ID, or what the kernel sends
         // before an allocation or a copy. Both clear the set-user-id and set-group-id bits.
         let only_status = size.is_none() && SetAttr { ctime: None, ..set } == SetAttr::default();
@@ -99,6 +105,6 @@ impl FileSystem {
         if only_status || set != SetAttr::default() {
             volume.begin().set_attr(ino, &set).map_err(to_errno)?;
         }
-        self.pending_atimes.stat(&volume, ino).map_err(to_errno)
+        self.stat_in(&volume, ino)
     }
 }

@@ -159,7 +159,7 @@ impl FileSystem {
         }
         .map_err(to_errno)?;
         if drops_privilege {
-            let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
+            let Stat { mode, gid, .. } = self.stat_in(&volume, ino)?;
             if let Some(permissions) = without_privilege(mode, || caller.is_in(gid)) {
                 let set = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
                 volume.begin().set_attr(ino, &set).map_err(to_errno)?;

@@ -40,7 +40,7 @@ impl FileSystem {
         })?;
         volume.read_inodes_ahead(entries.iter().map(|entry| entry.ino));
         for entry in &entries {
-            let stat = self.pending_atimes.stat(&volume, entry.ino).ok();
+            let stat = self.stat_in(&volume, entry.ino).ok();
             if let Some(stat) = stat.as_ref().filter(|_| !matches!(&entry.name[..], b"." | b"..")) {
                 self.add_reference(stat);
             }

@@ -24,7 +24,7 @@ impl FileSystem {
             b"." => Ok(dir),
             _ => volume.lookup(dir, name),
         };
-        let stat = found.and_then(|ino| self.pending_atimes.stat(&volume, ino)).map_err(to_errno)?;
+        let stat = self.stat_in(&volume, found.map_err(to_errno)?)?;
         if name == b"." && stat.links == 0 {
             // An inode without links is freed with its last reference, which may happen now. New references
             // are refused (open_by_handle_at(2)).
@@ -76,8 +76,9 @@ impl FileSystem {
         device: Option<DeviceNumber>,
     ) -> Result<Stat> {
         let volume = self.write_lock_for(caller)?;
-        let mode = permissions::mode_of_new(&volume, caller, dir, mode)?;
-        let new = NewNode { uid: caller.uid, gid: caller.gid, device, ..NewNode::new(mode) };
+        let mode = self.mode_of_new(&volume, caller, dir, mode)?;
+        let (uid, gid) = self.settings.owner.of_new(&volume, caller, dir)?;
+        let new = NewNode { uid, gid, device, ..NewNode::new(mode) };
         self.create_in(volume, (dir, name), &new, umask)
     }
 
@@ -99,8 +100,9 @@ impl FileSystem {
     /// the last reference unless it has a name by then.
     pub fn create_nameless(&self, caller: Caller, dir: Ino, mode: u16, umask: u16) -> Result<Stat> {
         let volume = self.write_lock_for(caller)?;
-        let mode = permissions::mode_of_new(&volume, caller, dir, mode)?;
-        let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(mode) };
+        let mode = self.mode_of_new(&volume, caller, dir, mode)?;
+        let (uid, gid) = self.settings.owner.of_new(&volume, caller, dir)?;
+        let new = NewNode { uid, gid, ..NewNode::new(mode) };
         self.finish_creation(volume, None, |volume| {
             let ino = volume.begin().create_nameless_for(dir, &new, umask)?;
             self.inodes.mark_held(ino);
@@ -111,8 +113,10 @@ impl FileSystem {
 
     /// Creates a symbolic link and takes a lookup reference on it.
     pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Result<Stat> {
-        let new = NewNode { uid: caller.uid, gid: caller.gid, ..NewNode::new(0o777) };
-        self.finish_creation(self.write_lock_for(caller)?, Some(dir), |volume| {
+        let volume = self.write_lock_for(caller)?;
+        let (uid, gid) = self.settings.owner.of_new(&volume, caller, dir)?;
+        let new = NewNode { uid, gid, ..NewNode::new(0o777) };
+        self.finish_creation(volume, Some(dir), |volume| {
             let ino = volume.begin().symlink_for(dir, name, target, &new)?;
             self.pending_atimes.drop_of(ino);
             Ok(ino)
@@ -126,6 +130,13 @@ impl FileSystem {
         })
     }
 
+    /// Returns the mode of a new inode in a directory.
+    fn mode_of_new(&self, volume: &Engine, caller: Caller, dir: Ino, mode: u16) -> Result<u16> {
+        permissions::mode_of_new(caller, mode, || {
+            volume.stat(dir).map(|stat| self.settings.owner.on(stat)).map_err(to_errno)
+        })
+    }
+
     fn finish_creation(
         &self,
         mut volume: Writing<'_>,
@@ -134,7 +145,7 @@ impl FileSystem {
     ) -> Result<Stat> {
         let ino = make(&mut volume).map_err(to_errno)?;
         self.sync_names(&mut volume, dir)?;
-        let stat = volume.stat(ino).map_err(to_errno)?;
+        let stat = self.settings.owner.on(volume.stat(ino).map_err(to_errno)?);
         self.add_reference(&stat);
         Ok(stat)
     }
@@ -177,7 +188,8 @@ impl FileSystem {
         let renamed = if leaves_whiteout {
             let device = Some(DeviceNumber { major: 0, minor: 0 });
             let whiteout = NewNode::new(FileType::CharDevice.mode_bits());
-            let whiteout = NewNode { uid: caller.uid, gid: caller.gid, device, ..whiteout };
+            let (uid, gid) = self.settings.owner.of_new(&volume, caller, from_dir)?;
+            let whiteout = NewNode { uid, gid, device, ..whiteout };
             volume.begin().rename_leaving((from_dir, from), (to_dir, to), mode, &whiteout)
         } else {
             volume.begin().rename(from_dir, from, to_dir, to, mode)

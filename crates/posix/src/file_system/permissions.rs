@@ -4,24 +4,23 @@
 //! Linux 6.0 when an inode is created (`mode_strip_sgid`). Repeating that here changes nothing.
 
 use f2fs::{
-    engine::{Engine, SET_GID, Stat},
+    engine::{SET_GID, Stat},
     format::FileType,
-    units::Ino,
 };
 
-use super::{Caller, Result, to_errno};
+use super::{Caller, Result};
 use crate::caller::Capability;
 
 const GROUP_EXECUTE: u16 = 0o010;
 
 /// Returns the mode of a new inode. In a set-group-id directory, only members of its group can create an
 /// executable with the set-group-id bit.
-pub fn mode_of_new(volume: &Engine, caller: Caller, dir: Ino, mode: u16) -> Result<u16> {
+pub fn mode_of_new(caller: Caller, mode: u16, dir: impl FnOnce() -> Result<Stat>) -> Result<u16> {
     let both = SET_GID | GROUP_EXECUTE;
     if mode & both != both || FileType::from_mode(mode) == Some(FileType::Directory) {
         return Ok(mode);
     }
-    let dir = volume.stat(dir).map_err(to_errno)?;
+    let dir = dir()?;
     let loses = dir.mode & SET_GID != 0 && !caller.is_in(dir.gid);
     Ok(if loses { mode & !SET_GID } else { mode })
 }
@@ -49,7 +48,10 @@ mod tests {
     };
 
     use block::MemoryDevice;
-    use f2fs::engine::{NewNode, SetAttr};
+    use f2fs::{
+        engine::{NewNode, SetAttr},
+        units::Ino,
+    };
 
     use super::*;
     use crate::{

@@ -2,6 +2,8 @@
 
 use f2fs::engine::Policy;
 
+use super::ShownOwner;
+
 /// When reading updates access times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Atime {
@@ -41,6 +43,8 @@ pub struct Settings {
     pub checkpoints: bool,
     /// The volume is not changed.
     pub read_only: bool,
+    /// The owner that files have on the mount.
+    pub owner: ShownOwner,
     /// Selection of the sections that are cleaned in idle times.
     pub cleaning: Policy,
 }
@@ -54,6 +58,7 @@ impl Default for Settings {
             dirsync: false,
             checkpoints: true,
             read_only: false,
+            owner: ShownOwner::default(),
             cleaning: Policy::CostBenefit,
         }
     }

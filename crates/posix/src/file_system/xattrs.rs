@@ -68,7 +68,7 @@ impl FileSystem {
         let mut volume = self.write_lock_for(caller)?;
         self.inodes.mark_with_xattrs(ino);
         volume.begin().set_xattr(ino, name, value, mode).map_err(to_errno)?;
-        let Stat { mode, gid, .. } = volume.stat(ino).map_err(to_errno)?;
+        let Stat { mode, gid, .. } = self.stat_in(&volume, ino)?;
         let is_cleared = match group_id_bit {
             GroupIdBit::Cleared => true,
             GroupIdBit::Kept => false,
