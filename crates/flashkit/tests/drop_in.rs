@@ -600,3 +600,22 @@ fn genimage_makes_its_f2fs_image_with_the_links() {
     assert_eq!(tools.info("out/test.f2fs")["label"], "testf2fs");
     assert_eq!(ok(tools.dir(), &["cat", "out/test.f2fs:/bin/tool"]), "hello\n");
 }
+
+#[test]
+fn systemd_repart_makes_its_partition_with_the_links() {
+    let tools = Tools::new();
+    let loops = || Command::new("losetup").arg("-f").output().is_ok_and(|run| run.status.success());
+    if !rustix::process::geteuid().is_root()
+        || !loops()
+        || Command::new("systemd-repart").arg("--version").output().is_err()
+    {
+        eprintln!("skipped: this needs root, loop devices and systemd-repart");
+        return;
+    }
+    fs::create_dir(tools.path("definitions")).unwrap();
+    let definition = "[Partition]\nType=linux-generic\nFormat=f2fs\nLabel=made-here\nSizeMinBytes=100M\n";
+    fs::write(tools.path("definitions/10.conf"), definition).unwrap();
+    tools.blank("disk.img", IMAGE_BYTES);
+    tools.ok("systemd-repart --definitions=definitions --empty=require --dry-run=no --no-pager disk.img");
+    assert_eq!(tools.info("disk.img#1")["label"], "made-here");
+}

@@ -318,3 +318,19 @@ fn a_missing_device_node_is_named() {
          grep -q '/dev/fuse: ' err",
     );
 }
+
+#[test]
+fn a_block_device_that_a_parent_has_locked_is_written_and_that_of_another_program_is_not() {
+    run_script(
+        "loop=$(attach img)
+         flock $loop $program mkfs -q -f -l NEW $loop
+         flock $loop $program info $loop > out 2> err
+         same '' \"$(cat err)\"
+         grep -q NEW out
+         flock --no-fork $loop sleep 600 &
+         while flock --nonblock $loop true; do :; done
+         refused 'another program is writing to it' flashkit mkfs -q -f $loop
+         kill $!; ended $loop
+         refused 'another program is writing to it' flock img $program mkdir img:/dir",
+    );
+}

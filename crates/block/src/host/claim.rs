@@ -21,6 +21,7 @@ use rustix::{
 
 use super::{
     backing::{Backing, Identity, View},
+    parent_locks::is_locked_by_parent,
     users::{exclusive, open_exclusively, open_exclusively_to_write, patiently, users},
 };
 use crate::InUse;
@@ -211,11 +212,13 @@ fn held(view: &View) -> InUse {
     InUse::Held { name: view.name.clone(), read_only: view.is_read_only() }
 }
 
-/// Locks a file exclusively, or returns the user that has locked it. Waits for readers.
+/// Locks a file exclusively, or returns the user that has locked it. Waits for readers. The lock of a parent on a block
+/// device counts as that of this process.
 fn lock_alone(file: &File) -> io::Result<Option<InUse>> {
     let until = Instant::now() + LETTING_GO;
     loop {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if is_locked_by_parent(file) => return Ok(record_lock(file)),
             Err(Errno::WOULDBLOCK) => {}
             locked => {
                 locked?;
@@ -248,9 +251,11 @@ fn record_lock(file: &File) -> Option<InUse> {
     patiently(lock).is_err().then_some(InUse::Writer)
 }
 
-/// Locks a file together with other readers, or returns the writer that has locked it exclusively.
+/// Locks a file together with other readers, or returns the writer that has locked it exclusively. The lock of a parent on
+/// a block device counts as that of this process.
 fn lock_with_others(file: &File) -> io::Result<Option<InUse>> {
     match flock(file, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) if is_locked_by_parent(file) => Ok(None),
         Err(Errno::WOULDBLOCK) => Ok(Some(InUse::Writer)),
         locked => Ok(locked.map(|()| None)?),
     }

@@ -4,5 +4,6 @@ pub(crate) mod backing;
 pub(crate) mod claim;
 pub(crate) mod loop_device;
 pub(crate) mod mounts;
+mod parent_locks;
 mod record_locks;
 pub(crate) mod users;

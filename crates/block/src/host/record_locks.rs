@@ -50,7 +50,7 @@ fn user_in(table: &str, device: Dev, inode: u64) -> Option<InUse> {
 }
 
 /// Parses `MAJOR:MINOR:INODE`, with hexadecimal numbers of the device.
-fn place(text: &str) -> Option<(Dev, u64)> {
+pub(super) fn place(text: &str) -> Option<(Dev, u64)> {
     let mut parts = text.split(':');
     let mut number = |radix| u64::from_str_radix(parts.next()?, radix).ok();
     let (major, minor, inode) = (number(16)?, number(16)?, number(10)?);
