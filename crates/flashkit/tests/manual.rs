@@ -132,7 +132,9 @@ fn completions_include_values() {
     let dir = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {
         let script = ok(dir.path(), &["completions", shell]);
-        for value in ["transcend-16g-desktop", "extra_attr", "buffered_write", "desktop"] {
+        for value in
+            ["transcend-16g-desktop", "extra_attr", "buffered_write", "desktop", "nodiscard", "fsync_mode="]
+        {
             assert!(script.contains(value), "{shell}: {value}");
         }
     }
@@ -140,4 +142,27 @@ fn completions_include_values() {
     let dir = dir.path();
     fs::write(dir.join("mine.toml"), ok(dir, &["card", "show", "bergmann-stick"])).unwrap();
     assert!(ok(dir, &["card", "show", "mine.toml"]).contains("bergmann"));
+}
+
+#[test]
+fn the_readme_names_every_verb_and_documents_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let (_, table) = readme.split_once("| verb | does |\n").unwrap();
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    let columns = rows.filter_map(|row| row.split('|').nth(1));
+    let mut named: Vec<&str> = columns.flat_map(|column| column.split('`').skip(1).step_by(2)).collect();
+    // The text below the table describes these.
+    named.extend(["completions", "help", "man"]);
+    named.sort_unstable();
+    let help = ok(root, &["--help"]);
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let lines = commands.lines().take_while(|line| !line.is_empty());
+    let mut verbs: Vec<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
+    verbs.sort_unstable();
+    assert_eq!(named, verbs);
+    for link in readme.split("](").skip(1) {
+        let path = link.split([')', '#']).next().unwrap();
+        assert!(path.starts_with("http") || root.join(path).exists(), "{path}");
+    }
 }

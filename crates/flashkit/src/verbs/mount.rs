@@ -15,6 +15,7 @@ use crate::{
     daemon::{Ready, spawn_daemon},
     keys,
     notice::notice,
+    suggested::Suggested,
     target::{Image, warn_of_writer, with_content},
     unpacked::{Purpose, Unpacked},
 };
@@ -38,7 +39,12 @@ pub struct Args {
     /// The directory to mount on.
     dir: PathBuf,
     /// Mount options, separated by commas; `--help` lists them.
-    #[arg(short = 'o', value_name = "OPTIONS")]
+    #[arg(
+        short = 'o',
+        value_name = "OPTIONS",
+        value_parser = Suggested(option_names),
+        hide_possible_values = true
+    )]
     options: Vec<String>,
     /// Stay in the foreground.
     #[arg(short, long)]
@@ -62,6 +68,13 @@ const EXAMPLES: &str = "An image or device that another program writes to, or th
     `mount -o remount,ro /mnt/card` of util-linux 2.39 and newer needs the program also installed as \
     /sbin/mount.fuseblk.flashkit. Without it, mount passes all options back, and Linux refuses; \
     `mount --options-mode ignore -o ...` avoids that.";
+
+/// Returns the names of the options, and those that take a value up to the `=`.
+fn option_names() -> Vec<&'static str> {
+    let spellings = fuse::KNOWN_OPTIONS.into_iter().flat_map(|(spellings, _)| spellings.split(", "));
+    let named = spellings.filter(|spelling| !spelling.ends_with("..."));
+    named.filter_map(|spelling| spelling.split_inclusive('=').next()).collect()
+}
 
 /// Returns the help with all options that `-o` accepts.
 fn with_options() -> String {
