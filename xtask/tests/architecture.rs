@@ -67,6 +67,23 @@ fn published_packages_have_names_of_their_own() {
 }
 
 #[test]
+fn released_crates_that_read_untrusted_bytes_check_for_overflow() {
+    // The others run programs, models and loads of their own, or pass values on.
+    let others = ["flash", "flashkit", "fuse", "guest", "lab", "model"];
+    let parse = |path: PathBuf| -> toml::Table {
+        fs::read_to_string(path).expect("it exists").parse().expect("it is TOML")
+    };
+    let workspace = parse(root().join("Cargo.toml"));
+    let settings = &workspace["profile"]["release"]["package"];
+    for name in declared(&root().join("crates")).into_keys().filter(|name| !others.contains(&name.as_str())) {
+        let manifest = parse(root().join("crates").join(&name).join("Cargo.toml"));
+        let package = manifest["package"]["name"].as_str().expect("a package has a name");
+        let checks = settings.get(package).and_then(|setting| setting.get("overflow-checks"));
+        assert_eq!(checks.and_then(toml::Value::as_bool), Some(true), "{package}");
+    }
+}
+
+#[test]
 fn the_documented_dependencies_have_no_cycle() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page exists");
     let mut graph = documented(&page);
