@@ -211,13 +211,18 @@ pub fn open_device_to_write(source: &Source) -> Result<Arc<dyn Device>> {
 /// Opens an image. For reading, opens it even if another process writes to it, with a warning. A compressed image is read
 /// from a temporary file.
 pub fn open_image(source: &Source, how: OpenOptions) -> Result<image::Image> {
-    let unpacked = Unpacked::of(source, if how.write { Purpose::Change } else { Purpose::Read })?;
-    let held = unpacked.as_ref().map_or(source, |unpacked| &unpacked.source);
-    let image = image::Image::open(held, how).with_context(|| source.to_string())?;
+    let image = open_unwarned(source, how)?;
     if let Some(user) = image.writer() {
         warn_of_writer(source.path(), user);
     }
     Ok(image)
+}
+
+/// Opens an image like [`open_image`], without the warning.
+fn open_unwarned(source: &Source, how: OpenOptions) -> Result<image::Image> {
+    let unpacked = Unpacked::of(source, if how.write { Purpose::Change } else { Purpose::Read })?;
+    let held = unpacked.as_ref().map_or(source, |unpacked| &unpacked.source);
+    image::Image::open(held, how).with_context(|| source.to_string())
 }
 
 /// Warns that an image is read while another process writes to it, once per image.
@@ -342,7 +347,8 @@ fn not_opened(source: &Source, error: f2fs::Error) -> anyhow::Error {
 
 /// Explains an error of opening an image. If the image is not F2FS, the message names its content.
 pub fn with_content(source: &Source, error: anyhow::Error) -> anyhow::Error {
-    let open = || open_image(source, OpenOptions::default()).ok();
+    // The writer may be this process itself, whose call has failed.
+    let open = || open_unwarned(source, OpenOptions::default()).ok();
     let content = || signature::describe(&*open()?.device(), source).ok()?;
     let is_other = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(f2fs::Error::NotF2fs(_))));
     match is_other.then(content).flatten() {

@@ -90,15 +90,17 @@ fn other_formats_are_named() {
     }
     disk.write_all_at(&fs::read(dir.join("v.img")).unwrap(), 65 << 20).unwrap();
     let long = |start: &[u8]| [start, &[0; 100_000]].concat();
+    fs::write(dir.join("lz4"), long(b"\x04\x22\x4D\x18")).unwrap();
     fs::write(dir.join("gz"), long(b"\x1F\x8B\x08")).unwrap();
     fs::write(dir.join("ext"), [&[0; 1080][..], b"\x53\xEF", &[0; 100_000]].concat()).unwrap();
     for (name, told) in [
         ("disk", "an MBR disk; partition 2 at byte 68157440 is F2FS: use disk#2"),
+        ("lz4", "lz4-compressed data: decompress it first"),
         ("ext", "it carries ext2, ext3 or ext4"),
     ] {
         for arguments in [&["info", name][..], &["ls", name], &["import", "v.img", name]] {
             let error = fails(dir, arguments);
-            assert!(error.contains(&format!("{name}: not an F2FS volume: {told}")), "{arguments:?}: {error}");
+            assert_eq!(error, format!("flashkit: {name}: not an F2FS volume: {told}\n"), "{arguments:?}");
         }
     }
     // An image may be compressed.
