@@ -222,11 +222,15 @@ fn names(volume: &Engine, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
             kept.push(entry);
             continue;
         };
-        // The name whose inode confirms it wins, otherwise the one that a mount shows.
+        // The name whose inode confirms it wins, otherwise the one that a mount shows, or the first one.
         let is_better = match (belongs(volume, dir, last.ino), belongs(volume, dir, entry.ino)) {
             (true, false) => false,
             (false, true) => true,
-            _ => volume.lookup(dir, &entry.name).is_ok_and(|ino| ino == entry.ino),
+            // A lookup may read the whole directory.
+            _ if damage.len() < DAMAGE_MAX => {
+                volume.lookup(dir, &entry.name).is_ok_and(|ino| ino == entry.ino)
+            }
+            _ => false,
         };
         let refused = if is_better { std::mem::replace(last, entry) } else { entry };
         let what = format!("the directory has the name twice; the entry of {} is left out", refused.ino);

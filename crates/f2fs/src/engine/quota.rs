@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
+use rustc_hash::FxHashSet;
 use zerocopy::IntoBytes;
 
 use super::{Engine, Transaction};
@@ -13,10 +14,11 @@ use crate::{
     format::{
         FileType,
         inode::{advise, inline},
+        node::NodeBlock,
         quota::{self, BLOCK_BYTES, Located, QuotaKind, raw::QuotaRecord},
     },
     nodes::{Changes, EnforcedLimits, UsageChange, apply, blank, has_limit, set_times},
-    units::Ino,
+    units::{BlockAddr, Ino},
 };
 
 /// A quota file, with everything that changing it needs read into memory.
@@ -141,11 +143,11 @@ impl Engine {
         if inode.file_type() != FileType::Regular {
             return Err(Error::corrupt(at, "the quota file is not a regular file"));
         }
-        if inode.has_advise(advise::ENCRYPT) {
-            return Err(Error::corrupt(at, "the quota file is encrypted"));
+        if inode.has_advise(advise::ENCRYPT) || inode.compression().is_some() {
+            return Err(Error::corrupt(at, "the quota file is encrypted or compressed"));
         }
         let size = self.geometry().block_size;
-        let mut blocks = BTreeMap::new();
+        let (mut blocks, mut addrs) = (BTreeMap::new(), FxHashSet::default());
         let mut read = |part: u32| {
             let start = u64::from(part) * BLOCK_BYTES as u64;
             if start + BLOCK_BYTES as u64 > inode.head().size.get() {
@@ -154,8 +156,17 @@ impl Engine {
             let block = match blocks.entry(start >> size.log()) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(unknown) => {
+                    let block = *unknown.key();
+                    // Otherwise one block of the device, or a hole, could take memory without bound.
+                    match self.quota_address(&inode, block)? {
+                        Some(BlockAddr::NULL) => return Ok([0; BLOCK_BYTES]),
+                        Some(addr) if addr.is_real() && !addrs.insert(addr) => {
+                            return Err(Error::corrupt(at, format!("the quota file has {addr} twice")));
+                        }
+                        _ => {}
+                    }
                     let mut bytes = vec![0; size.bytes()].into_boxed_slice();
-                    self.files().read_content(&inode, *unknown.key() << size.log(), &mut bytes)?;
+                    self.files().read_content(&inode, block << size.log(), &mut bytes)?;
                     unknown.insert(bytes)
                 }
             };
@@ -166,6 +177,14 @@ impl Engine {
         let records = quota::records(kind, at, read)?;
         let records = records.into_iter().map(|located| (located.record.id.get(), located)).collect();
         Ok(QuotaFile { kind, ino, graces: (info.block_grace.get(), info.inode_grace.get()), records, blocks })
+    }
+
+    /// The address of a block of a quota file; `None` if the content is in the inode or in a dirty page.
+    fn quota_address(&self, inode: &NodeBlock, block: u64) -> Result<Option<BlockAddr>> {
+        match inode.has_inline(inline::DATA) || self.files().dirty_page(inode.ino(), block).is_some() {
+            true => Ok(None),
+            false => self.files().address(inode, block).map(Some),
+        }
     }
 
     /// Updates the quota files. An unreadable file is retried at the next checkpoint; a damaged or partly

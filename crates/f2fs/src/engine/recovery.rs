@@ -271,7 +271,7 @@ impl Engine {
     fn recover_attributes(&mut self, ino: Ino, from: &NodeBlock) -> Result<()> {
         let source = from.head().clone();
         let project = from.project();
-        let inode = self.nodes_mut().inode_mut(ino)?;
+        let mut inode = NodeBlock::clone(&*self.nodes().inode(ino)?);
         if inode.head().mode.get() & !0o7777 != source.mode.get() & !0o7777 {
             return Err(Error::corrupt(Place::Inode(ino), "a later copy of the inode has another file type"));
         }
@@ -296,6 +296,9 @@ impl Engine {
         if let Some(project) = project {
             inode.set_project(project);
         }
+        // The flags may not fit the extra attributes, which stay.
+        inode.check_layout(Place::Inode(ino))?;
+        self.nodes_mut().inode_mut(ino)?.clone_from(&inode);
         Ok(())
     }
 

@@ -223,7 +223,7 @@ impl Files {
         if before != after {
             let inode = self.nodes.inode_mut(ino)?;
             let saved = inode.saved_blocks().unwrap_or(0);
-            inode.set_saved_blocks(saved.saturating_sub(before) + after);
+            inode.set_saved_blocks(saved.saturating_sub(before).saturating_add(after));
         }
         Ok(())
     }
@@ -403,7 +403,11 @@ impl Files {
             inode.head_mut().inline &= !inline::DATA;
         }
         match storage {
-            Storage::Compressed => inode.set_compression(Some(usual)),
+            Storage::Compressed => {
+                inode.set_compression(Some(usual));
+                // The rules of a plain file leave this field alone.
+                inode.set_saved_blocks(0);
+            }
             Storage::Plain => {
                 inode.set_compression(None);
                 inode.head_mut().inline &= !inline::COMPRESS_RELEASED;

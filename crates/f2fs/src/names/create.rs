@@ -147,9 +147,7 @@ impl Names {
         self.enter(dir, name, ino, kind)?;
         self.nodes_mut().inode_mut(ino)?.set_last_name(dir, name);
         if kind == FileType::Directory {
-            let head = self.nodes_mut().inode_mut(dir)?.head_mut();
-            let links = head.links.get() + 1;
-            head.links.set(links);
+            self.add_links(dir, 1)?;
         }
         Ok(())
     }

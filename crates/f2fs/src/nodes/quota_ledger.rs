@@ -398,7 +398,9 @@ fn add_difference(changes: &mut Changes, before: Option<Charge>, after: Option<C
         for (changes, id) in changes.iter_mut().zip(charge.ids) {
             let change = changes.entry(id).or_default();
             change.inodes += sign;
-            change.bytes += sign * charge.blocks as i64 * size.bytes() as i64;
+            // The rules of an inode allow more blocks than the volume has, so the sum of many may not fit.
+            let bytes = sign * charge.blocks as i64 * size.bytes() as i64;
+            change.bytes = change.bytes.saturating_add(bytes);
             if *change == UsageChange::default() {
                 changes.remove(&id);
             }

@@ -253,8 +253,9 @@ impl Segments {
     }
 
     fn written_kilobytes(&self) -> u64 {
-        self.written_before
-            + (self.disk.io().written_blocks() << (self.disk.geometry().block_size.log() - 10))
+        let now = self.disk.io().written_blocks() << (self.disk.geometry().block_size.log() - 10);
+        // The number of the volume's earlier life is not checked.
+        self.written_before.saturating_add(now)
     }
 
     /// Returns a segment with its summary, or `None` if no block of it is valid.

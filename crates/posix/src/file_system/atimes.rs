@@ -83,5 +83,29 @@ pub(super) fn set_atime(volume: &mut Engine, ino: Ino, atime: Time) -> f2fs::Res
 
 /// Returns true if `relatime` renews the access time (Linux, `relatime_need_update`).
 fn is_relatively_old(stat: &Stat, now: Time) -> bool {
-    stat.atime <= stat.mtime || stat.atime <= stat.ctime || now.seconds - stat.atime.seconds >= DAY
+    let age = now.seconds.saturating_sub(stat.atime.seconds);
+    stat.atime <= stat.mtime || stat.atime <= stat.ctime || age >= DAY
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use block::MemoryDevice;
+
+    use super::*;
+    use crate::file_system::tests::format;
+
+    #[test]
+    fn a_time_before_all_calendars_is_old() {
+        let volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "");
+        let stat = volume.stat(volume.superblock().root_ino).unwrap();
+        let time = |seconds: i64| Time { seconds, nanoseconds: 0 };
+        let read = |atime: i64, now: i64| {
+            let stat = Stat { atime: time(atime), mtime: time(i64::MIN), ctime: time(i64::MIN), ..stat };
+            is_relatively_old(&stat, time(now))
+        };
+        assert!(read(i64::MIN + 1, 1_700_000_000) && !read(i64::MAX, -1));
+        assert!(read(0, DAY) && !read(1, DAY));
+    }
 }

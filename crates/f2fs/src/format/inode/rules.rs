@@ -7,6 +7,14 @@ use crate::{
 };
 
 impl NodeBlock {
+    /// Checks that the layout is still possible after a change that took over fields of another block.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] at `at` with the field that is wrong.
+    pub(crate) fn check_layout(&self, at: Place) -> Result<()> {
+        self.find_layout().map(drop).map_err(|what| Error::corrupt(at, what))
+    }
+
     /// The rules for inodes.
     pub(in crate::format) fn check_inode(&self, at: Place) -> Result<()> {
         let bad = |what: String| Error::corrupt(at, what);

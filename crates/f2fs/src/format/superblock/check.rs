@@ -11,6 +11,8 @@ use crate::{
     units::{BlockAddr, Ino},
 };
 
+/// Maximum number of blocks, above which their size in bytes would not fit into 64 bits. Addresses have 32 bits.
+const BLOCKS_MAX: u64 = 1 << 48;
 /// Maximum number of segments.
 const SEGMENTS_MAX: u32 = 8_388_608;
 /// Blocks of a checkpoint pack that the payload leaves at least: head and copy, and six summaries.
@@ -154,6 +156,9 @@ impl Rules<'_> {
         let blocks = raw.block_count.get();
         if u64::from(segments) > blocks >> LOG_BLOCKS_PER_SEGMENT {
             return Err(self.bad(format!("segment_count {segments} exceeds block_count {blocks}")));
+        }
+        if blocks > BLOCKS_MAX {
+            return Err(self.bad(format!("block_count {blocks}, at most {BLOCKS_MAX}")));
         }
         let cp_payload = raw.cp_payload.get();
         if cp_payload >= BLOCKS_PER_SEGMENT - PACK_BLOCKS_LEFT {
