@@ -8,7 +8,10 @@ use block::{Counted, Device, MemoryDevice};
 use f2fs::{
     Error,
     engine::{Caller, Engine, NewNode, Options, SetAttr},
-    format::{BlockSize, inode::flag},
+    format::{
+        BlockSize,
+        inode::{advise, flag},
+    },
     units::Ino,
 };
 
@@ -162,4 +165,15 @@ fn set_dir_level(device: &Counting, volume: &mut Engine, dir: Ino, level: u8) {
     device.write(block, &inode).unwrap();
     *volume = Engine::open(device.clone(), options(1 << 20)).unwrap();
     assert_eq!(volume.inode(dir).unwrap().head().dir_level, level);
+}
+
+/// The name in the inode is spelled as it was entered.
+#[test]
+fn an_inode_that_loses_its_name_in_another_spelling_is_marked() {
+    let (_, mut volume) = format();
+    let dir = make_dir(&mut volume, b"dir", flag::CASEFOLD);
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"first", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).link(ino, dir, b"Second").unwrap();
+    volume.begin(Caller::ADMIN).unlink(dir, b"sECOND").unwrap();
+    assert!(volume.inode(ino).unwrap().has_advise(advise::LOST_PINO));
 }

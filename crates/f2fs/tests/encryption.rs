@@ -1,9 +1,13 @@
 //! Files and names that Linux encrypted, read with the key.
 
+use std::sync::Arc;
+
+use block::Device;
 use f2fs::{
-    Error, Key, Keyring,
+    Error, Key, Keyring, Place,
     engine::{Engine, FinalSymlink, Options},
-    units::Ino,
+    format::{dentry::Dentries, inode::inline, node::NodeBlock},
+    units::{BlockAddr, Ino, SegNo},
 };
 use model::manifest;
 
@@ -26,10 +30,18 @@ fn keys_of_modes() -> Keyring {
 }
 
 fn open(name: &str, key: &[u8]) -> Engine {
+    open_on(golden::device(name), key)
+}
+
+fn open_on(device: Arc<dyn Device>, key: &[u8]) -> Engine {
     let mut keys = Keyring::default();
     keys.add(Key::new(key).expect("a key"));
     let options = Options { keys, ..Options::read_only() };
-    Engine::open(golden::device(name), options).expect("a volume")
+    Engine::open(device, options).expect("a volume")
+}
+
+fn offset(addr: BlockAddr) -> u64 {
+    u64::from(addr.0) * 4096
 }
 
 fn at(volume: &Engine, path: &str) -> Ino {
@@ -146,4 +158,54 @@ fn another_key_is_an_error_that_names_the_right_one() {
     assert!(matches!(volume.read(file, 0, &mut [0]), Err(Error::OtherKey(_))));
     assert!(volume.read_raw(file, 0, &mut [0]).is_ok());
     manifest::manifest_of(&volume);
+}
+
+/// The stored hash of an entry was taken for that of its name, so only the first lookup found it.
+#[test]
+fn a_name_with_a_wrong_hash_is_found_in_an_encrypted_directory_that_folds_case() {
+    let device = golden::device("encrypted-casefold");
+    let volume = open_on(device.clone(), &KEY);
+    let dir = at(&volume, "both");
+    let mut inode = NodeBlock::clone(&volume.inode(dir).expect("it is sound"));
+    let mut area = Dentries::new(vec![0; 4096], Place::Volume);
+    let addr = match inode.has_inline(inline::DENTRY) {
+        true => {
+            area.copy_from(&Dentries::new(inode.inline_area().to_vec(), Place::Volume));
+            let is_free =
+                |segment: &SegNo| volume.sit_entry(*segment).expect("it is sound").valid_blocks == 0;
+            let free = (0..volume.geometry().segments).map(SegNo).rfind(is_free).expect("a free segment");
+            volume.geometry().block(free, 7)
+        }
+        false => {
+            let mut bytes = vec![0; 4096];
+            device.read(offset(inode.addr(0)), &mut bytes).expect("in memory");
+            area = Dentries::new(bytes, Place::Volume);
+            inode.addr(0)
+        }
+    };
+    let entries = area.entries().map(|entry| entry.expect("it is sound"));
+    let hashes: Vec<(usize, u32)> =
+        entries.filter(|it| it.name.len() > 2).map(|it| (it.slot, it.hash)).collect();
+    assert!(hashes.len() > 4, "{hashes:?}");
+    hashes.into_iter().for_each(|(slot, hash)| area.set_hash(slot, hash ^ 0x55));
+    device.write(offset(addr), &area.into_inner()).expect("in memory");
+    if inode.has_inline(inline::DENTRY) {
+        inode.inline_area_mut().fill(0);
+        let head = inode.head_mut();
+        head.inline &= !inline::DENTRY;
+        head.size.set(4096);
+        head.current_depth.set(1);
+        inode.set_addr(0, addr);
+        inode.seal();
+        let node = volume.nat_entry(dir.into()).expect("it is sound").addr;
+        device.write(offset(node), inode.bytes()).expect("in memory");
+    }
+    drop(volume);
+    let volume = open_on(device, &KEY);
+    let all = names(&volume, "both");
+    for _ in 0..2 {
+        for name in all.iter().filter(|name| !name.starts_with('.')) {
+            assert_eq!(read(&volume, &format!("both/{name}")), name.as_bytes());
+        }
+    }
 }

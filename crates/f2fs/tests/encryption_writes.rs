@@ -13,6 +13,7 @@ use f2fs::{
     format::{
         BlockSize,
         inode::{Algorithm, advise, flag},
+        node::NodeBlock,
         quota::QuotaKind,
         xattr::{ENCRYPTION_NAME, index},
     },
@@ -334,5 +335,24 @@ fn a_quota_file_that_is_marked_as_encrypted_is_damage_and_is_not_written() {
         volume.checkpoint().expect("a checkpoint");
         assert!(content(&volume) == before);
         volume.unmount().expect("a checkpoint");
+    }
+}
+
+/// The name in the inode is encrypted, so it was never that of the caller.
+#[test]
+fn an_inode_that_loses_its_name_in_an_encrypted_directory_is_marked() {
+    for keys in Keys::ALL {
+        let device = golden::device("encrypted");
+        let volume = open(&device, keys);
+        let (dir, name, ino) = encrypted(&volume).1.swap_remove(0);
+        let addr = volume.nat_entry(ino.into()).expect("it is sound").addr;
+        let mut node = NodeBlock::clone(&volume.inode(ino).expect("it is sound"));
+        drop(volume);
+        node.head_mut().links.set(2);
+        node.seal();
+        device.write(u64::from(addr.0) * BLOCK, node.bytes()).expect("in memory");
+        let mut volume = open(&device, keys);
+        volume.begin(Caller::ADMIN).unlink(dir, &name).expect("names can be removed");
+        assert!(volume.inode(ino).expect("it has a name left").has_advise(advise::LOST_PINO), "{keys:?}");
     }
 }

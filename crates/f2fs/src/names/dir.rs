@@ -342,7 +342,7 @@ impl Names {
         let source = NameHash::of(dir);
         for entry in area.entries() {
             let entry = entry?;
-            let hash = source.hash(entry.hash, entry.name);
+            let hash = naming.hash(dir, &entry);
             if hash != entry.hash || !self.leads_to(dir, hash, block)? {
                 strays.insert((hash, block));
             }

@@ -6,7 +6,7 @@ use fscrypt::FileCipher;
 
 use super::{
     Names,
-    dir::{STRICT, Wanted},
+    dir::{Found, NameHash, STRICT, Wanted},
     hidden_name,
 };
 use crate::{
@@ -14,11 +14,12 @@ use crate::{
     format::{
         NAME_MAX,
         casefold::fold,
-        dentry::Dentry,
+        dentry::{Dentries, Dentry},
         hash::name_hash,
-        inode::{advise, flag},
+        inode::{advise, flag, inline},
         node::NodeBlock,
     },
+    units::Ino,
 };
 
 /// The form in which the names of a directory are shown.
@@ -46,7 +47,39 @@ impl Naming {
     }
 }
 
+impl Naming {
+    /// Returns the hash by which a search looks for a name of a directory. The hash that is stored with it may differ, and
+    /// is returned if that of the name is not known.
+    pub(super) fn hash(&self, dir: &NodeBlock, entry: &Dentry<'_>) -> u32 {
+        match self {
+            Naming::Encrypted(cipher) if !matches!(entry.name, b"." | b"..") => {
+                let name = cipher.decrypt_name(entry.name);
+                let folded = name.map(|name| fold(&name).unwrap_or(name));
+                folded.and_then(|folded| cipher.name_hash(&folded)).unwrap_or(entry.hash)
+            }
+            _ => NameHash::of(dir).hash(entry.hash, entry.name),
+        }
+    }
+}
+
 impl Names {
+    /// Returns the name of an entry as it is stored: encrypted in an encrypted directory, and as it was entered in one that
+    /// folds case.
+    pub(super) fn stored_name(&self, dir: Ino, found: &Found) -> Result<Vec<u8>> {
+        let (inode, at) = (self.directory(dir)?, Place::Dir(dir, found.block));
+        let name_in = |area: &[u8]| -> Result<Vec<u8>> {
+            let area = Dentries::new(area, at);
+            let entry = area.entries_from(found.slot).next().transpose()?;
+            Ok(entry.map(|entry| entry.name.to_vec()).unwrap_or_default())
+        };
+        match inode.has_inline(inline::DENTRY) {
+            true => name_in(inode.inline_area()),
+            false => {
+                self.files.file_block(&inode, found.block)?.map_or(Ok(Vec::new()), |area| name_in(&area))
+            }
+        }
+    }
+
     /// Returns the form in which the names of a directory are shown.
     pub(super) fn naming(&self, dir: &NodeBlock) -> Result<Naming> {
         if !dir.has_advise(advise::ENCRYPT) {

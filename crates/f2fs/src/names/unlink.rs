@@ -69,7 +69,10 @@ impl Names {
         }
         self.require_orphan_room(found.ino)?;
         let stays = inode.head().links.get() > 1;
-        let loses_name = stays && inode.last_name() == name && inode.head().pino.get() == dir.0;
+        // The inode has its name as it is stored in the directory.
+        let loses_name = stays
+            && inode.head().pino.get() == dir.0
+            && inode.last_name() == self.stored_name(dir, &found)?.as_slice();
         drop(inode);
         let folds = self.nodes().inode(dir)?.has_flag(flag::CASEFOLD);
         if (stays || folds) && self.nodes().is_durable(found.ino)? {
