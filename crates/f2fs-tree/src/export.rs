@@ -53,7 +53,7 @@ pub type Lost<'a> = &'a mut dyn FnMut(&Error);
 #[derive(Default)]
 pub struct ExportOptions<'a> {
     /// True if the export continues after an entry, or a part of one, that cannot be read or written. It always
-    /// continues after an encrypted entry whose key is missing.
+    /// continues after an encrypted entry whose key is missing or cannot decrypt it.
     pub keep_going: bool,
     /// Called for every loss.
     pub lost: Option<Lost<'a>>,
@@ -215,7 +215,9 @@ impl Exporter<'_> {
     }
 }
 
-/// Returns true if an entry is lost because its key is missing.
+/// Returns true if an entry is lost because its key is missing or cannot decrypt it.
 fn is_without_key(error: &Error) -> bool {
-    matches!(error, Error::Lost { source, .. } if matches!(**source, Error::NoKey | Error::OtherKey(_)))
+    let is_of_key =
+        |source: &Error| matches!(source, Error::NoKey | Error::OtherKey(_) | Error::UnusableKey(_));
+    matches!(error, Error::Lost { source, .. } if is_of_key(source))
 }

@@ -27,7 +27,7 @@ use crate::{Entry, Exclusion, Kind, Metadata, Run, Source, Xattr, exclude::Role}
 pub struct VolumeSource<'v> {
     volume: &'v Engine,
     /// True if encrypted files are read as they are stored. If false, encrypted files and directories without a key are
-    /// lost, with [`Error::NoKey`] or [`Error::OtherKey`].
+    /// lost, with [`Error::NoKey`], [`Error::OtherKey`] or [`Error::UnusableKey`].
     raw: bool,
     exclusion: Arc<Exclusion>,
     /// The root with its path, until it is returned.

@@ -167,6 +167,10 @@ pub enum Error {
     /// The file or name is encrypted with the key of this name, which is not among the keys that were given.
     #[error("encrypted with the key {0}, which is none of those given")]
     OtherKey(String),
+    /// The file or name cannot be decrypted with the key that it names: its cipher is not supported, or the key is too
+    /// short or the wrong one.
+    #[error("encrypted, and not readable with the key: {0}")]
+    UnusableKey(Cow<'static, str>),
     /// A change of encrypted content or names, whose key is known. They are only read.
     #[error("encrypted, and flashkit does not write encrypted files yet")]
     EncryptedWrite,
@@ -213,7 +217,9 @@ impl From<Error> for io::Error {
             Error::NotEmpty => Kind::DirectoryNotEmpty,
             Error::FileTooLarge => Kind::FileTooLarge,
             Error::TooManyLinks => Kind::TooManyLinks,
-            Error::NotPermitted | Error::NoKey | Error::OtherKey(_) => Kind::PermissionDenied,
+            Error::NotPermitted | Error::NoKey | Error::OtherKey(_) | Error::UnusableKey(_) => {
+                Kind::PermissionDenied
+            }
             Error::Lost { .. } | Error::AttributeTooLarge | Error::TooManySymlinks => Kind::Other,
         };
         io::Error::new(kind, error)

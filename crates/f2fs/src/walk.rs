@@ -210,6 +210,8 @@ fn names(volume: &Engine, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
         match entry {
             Ok(entry) if matches!(&*entry.name, b"." | b"..") => {}
             Ok(entry) => names.push(entry),
+            // The other names are rubbish as well.
+            Err(error @ Error::UnusableKey(_)) => return Err(error),
             Err(error) if damage.len() < DAMAGE_MAX => damage.push(error),
             Err(_) => further += 1,
         }

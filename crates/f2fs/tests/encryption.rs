@@ -209,3 +209,48 @@ fn a_name_with_a_wrong_hash_is_found_in_an_encrypted_directory_that_folds_case()
         }
     }
 }
+
+/// Nothing ties a policy of version 1 to its key, so what is no name is no damage.
+#[test]
+fn the_wrong_key_of_an_old_policy_is_no_damage() {
+    let right = Key::new(&KEY).expect("a key").descriptor();
+    let mut failed = 0;
+    for byte in 0..40 {
+        let mut keys = Keyring::default();
+        keys.add(Key::new(&[byte; 64]).expect("a key").with_descriptor(right));
+        let options = Options { keys, ..Options::read_only() };
+        let volume = Engine::open(golden::device("encrypted-modes"), options).expect("a volume");
+        for dir in names(&volume, "/").iter().filter(|name| name.starts_with("v1")) {
+            for entry in volume.entries(at(&volume, dir), 0).expect("a directory") {
+                match entry {
+                    Ok(_) => {}
+                    Err(Error::UnusableKey(what)) => {
+                        assert!(what.contains("is it the right key?"), "{what}");
+                        failed += 1;
+                    }
+                    Err(error) => panic!("{dir}: {error}"),
+                }
+            }
+        }
+        assert!(!volume.io().met_damage());
+    }
+    assert!(failed > 0);
+}
+
+/// A key that is too short for the policy ended an export.
+#[test]
+fn a_short_key_is_an_error_of_the_key() {
+    let right = Key::new(&KEY).expect("a key").descriptor();
+    let mut keys = Keyring::default();
+    keys.add(Key::new(&[0x5A; 16]).expect("a key").with_descriptor(right));
+    let options = Options { keys, ..Options::read_only() };
+    let volume = Engine::open(golden::device("encrypted-modes"), options).expect("a volume");
+    let dirs = names(&volume, "/");
+    let errors: Vec<Error> = dirs
+        .iter()
+        .filter(|name| name.starts_with("v1"))
+        .filter_map(|dir| volume.require_key(at(&volume, dir)).err())
+        .collect();
+    assert!(!errors.is_empty());
+    assert!(errors.iter().all(|error| matches!(error, Error::UnusableKey(_))), "{errors:?}");
+}

@@ -38,6 +38,7 @@ pub struct FileCipher {
     padding_bytes: usize,
     log_data_unit: u32,
     log_block_bytes: u32,
+    has_proven_key: bool,
     /// The key of the hash of names; policies of version 1 have none.
     dir_hash_key: Option<[u8; 16]>,
 }
@@ -74,8 +75,15 @@ impl FileCipher {
             padding_bytes: context.padding_bytes(),
             log_data_unit: context.log_data_unit(volume.log_block_bytes)?,
             log_block_bytes: volume.log_block_bytes,
+            has_proven_key: is_v2,
             dir_hash_key: (is_v2 && purpose == Purpose::Names).then(|| key.dir_hash_key(&context.nonce)),
         })
+    }
+
+    /// Returns true if the key is certainly that of the policy. Nothing ties a policy of version 1 to its key.
+    #[must_use]
+    pub fn has_proven_key(&self) -> bool {
+        self.has_proven_key
     }
 
     /// Encrypts whole blocks of the file in place; `block` is the number of the first one.

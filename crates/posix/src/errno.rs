@@ -29,7 +29,7 @@ pub fn of(error: &f2fs::Error) -> Errno {
         E::TooManySymlinks => Errno::LOOP,
         E::TooManyLinks => Errno::MLINK,
         E::NotPermitted => Errno::PERM,
-        E::NoKey | E::OtherKey(_) => Errno::NOKEY,
+        E::NoKey | E::OtherKey(_) | E::UnusableKey(_) => Errno::NOKEY,
         _ => Errno::IO,
     }
 }
@@ -61,6 +61,7 @@ mod tests {
         assert_eq!(of(&f2fs::Error::NotEmpty), Errno::NOTEMPTY);
         assert_eq!(of(&f2fs::Error::ReadOnly("x".into())), Errno::ROFS);
         assert_eq!(of(&f2fs::Error::NoKey), Errno::NOKEY);
+        assert_eq!(of(&f2fs::Error::UnusableKey("x".into())), Errno::NOKEY);
         assert_eq!(of(&f2fs::Error::EncryptedWrite), Errno::OPNOTSUPP);
         assert_eq!(of(&f2fs::Error::AttributeTooLarge), Errno::TOOBIG);
     }

@@ -126,10 +126,9 @@ impl Files {
             Err(fscrypt::Error::Invalid(what)) => {
                 self.disk().io().record_corruption(Err(Error::corrupt(Place::Xattr(ino), what)))
             }
-            Err(fscrypt::Error::Unsupported(what)) => {
-                Err(Error::Unsupported(format!("{ino}: {what}").into()))
+            Err(fscrypt::Error::Unsupported(what) | fscrypt::Error::KeyLength(what)) => {
+                Err(Error::UnusableKey(format!("{ino}: {what}").into()))
             }
-            Err(fscrypt::Error::KeyLength(what)) => Err(Error::Invalid(format!("{ino}: {what}").into())),
         }
     }
 }

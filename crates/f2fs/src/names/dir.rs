@@ -339,7 +339,7 @@ impl Names {
         block: u64,
         strays: &mut Strays,
     ) -> Result<()> {
-        let source = NameHash::of(dir);
+        let naming = self.naming(dir)?;
         for entry in area.entries() {
             let entry = entry?;
             let hash = naming.hash(dir, &entry);
@@ -546,10 +546,14 @@ impl DirCursor<'_> {
             let (slot, length) = (entry.slot, entry.name.len());
             match &self.naming {
                 Naming::Plain => Error::corrupt(at, format!("a name with a slash or a NUL in slot {slot}")),
-                Naming::Encrypted(_) => Error::corrupt(
-                    at,
-                    format!("in slot {slot}, {length} bytes that the key does not decrypt to a name"),
-                ),
+                Naming::Encrypted(cipher) => {
+                    let what =
+                        format!("in slot {slot}, {length} bytes that the key does not decrypt to a name");
+                    match cipher.has_proven_key() {
+                        true => Error::corrupt(at, what),
+                        false => Error::UnusableKey(format!("{at}: {what}; is it the right key?").into()),
+                    }
+                }
                 Naming::Hidden => {
                     Error::corrupt(at, format!("an encrypted name of {length} bytes in slot {slot}"))
                 }
