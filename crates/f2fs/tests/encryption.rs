@@ -254,3 +254,20 @@ fn a_short_key_is_an_error_of_the_key() {
     assert!(!errors.is_empty());
     assert!(errors.iter().all(|error| matches!(error, Error::UnusableKey(_))), "{errors:?}");
 }
+
+#[test]
+fn a_compressed_file_is_read_raw_as_it_is_stored() {
+    let device = golden::device("encrypted-modes");
+    let options = Options { keys: keys_of_modes(), ..Options::read_only() };
+    let volume = Engine::open(device.clone(), options).expect("a volume");
+    let without = Engine::open(device.clone(), Options::read_only()).expect("a volume");
+    for dir in names(&volume, "/").iter().filter(|name| name.starts_with('v')) {
+        let ino = at(&volume, &format!("{dir}/compressed"));
+        let size = without.stat(ino).expect("attributes").size as usize;
+        let (mut raw, mut block) = (vec![1; size], [0; 4096]);
+        assert_eq!(without.read_raw(ino, 0, &mut raw).expect("no key is needed"), size);
+        let first = without.inode(ino).expect("it is sound").addr(1);
+        device.read(offset(first), &mut block).expect("in memory");
+        assert!(raw[..4096] == [0; 4096] && raw[4096..8192] == block, "{dir}");
+    }
+}

@@ -65,6 +65,21 @@ fn a_wrong_key_is_an_error_and_never_rubbish() {
     assert_eq!(ok(dir, &["cat", "card.img:/plain", "--key", "other.key"]), "open to all\n");
 }
 
+#[test]
+fn a_raw_export_has_compressed_files_as_they_are_stored() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let dir = folder.path();
+    unpack("encrypted-modes", dir);
+    ok(dir, &["export", "card.img", "raw", "--raw"]);
+    let mut sizes = Vec::new();
+    for policy in fs::read_dir(dir.join("raw")).expect("a directory").map(|it| it.expect("an entry").path()) {
+        let names = fs::read_dir(&policy).into_iter().flatten();
+        sizes.extend(names.map(|it| it.expect("an entry").metadata().expect("facts").len()));
+    }
+    // Each of the nine directories has one, whose content has 9 blocks and 5 bytes.
+    assert_eq!(sizes.into_iter().filter(|size| *size == 9 * 4096 + 5).count(), 9);
+}
+
 /// SM4 is mode 7 of contents, and 8 of names. Linux encrypts so only where it is built in.
 #[test]
 fn export_leaves_out_files_of_an_unknown_cipher_and_goes_on() {

@@ -64,7 +64,8 @@ impl Engine {
         self.files().read(ino, offset, buf)
     }
 
-    /// Like [`read`](Self::read), but returns the encrypted bytes of an encrypted file.
+    /// Like [`read`](Self::read), but returns the encrypted bytes of an encrypted file. A compressed cluster of it has its
+    /// stored blocks behind a block of zeroes: block n of the result is encrypted as block n of the file.
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;

@@ -31,6 +31,15 @@ pub enum ExtentKind {
     Compressed,
 }
 
+/// The form in which a compressed cluster is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clusters {
+    /// Its content.
+    Decompressed,
+    /// Its blocks as they are stored.
+    Stored,
+}
+
 /// A part of a file that is not a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
@@ -59,11 +68,16 @@ impl Files {
         self.read_content(&*self.regular(ino)?, offset, buf)
     }
 
-    /// Like [`read`](Self::read), but returns the encrypted bytes of an encrypted file.
+    /// Like [`read`](Self::read), but returns the encrypted bytes of an encrypted file. A compressed cluster of it has its
+    /// stored blocks at the places of their addresses, behind a block of zeroes, and zeroes behind them.
     pub(crate) fn read_raw(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inode = self.regular(ino)?;
+        let clusters = match inode.has_advise(advise::ENCRYPT) {
+            true => Clusters::Stored,
+            false => Clusters::Decompressed,
+        };
         let length = length_inside(&inode, offset, buf);
-        self.read_blocks_of(&inode, offset, &mut buf[..length], None)?;
+        self.read_blocks_of(&inode, offset, &mut buf[..length], None, clusters)?;
         Ok(length)
     }
 
@@ -197,7 +211,8 @@ impl Files {
 
     /// Fills `buf` from the content of an inode regardless of `i_size`: verity metadata lies past it.
     pub(super) fn read_past_end(&self, inode: &NodeBlock, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.read_blocks_of(inode, offset, buf, self.content_cipher(inode)?.as_deref())
+        let cipher = self.content_cipher(inode)?;
+        self.read_blocks_of(inode, offset, buf, cipher.as_deref(), Clusters::Decompressed)
     }
 
     /// Fills `buf` from the content of an inode, decrypted if there is a cipher, or else as stored.
@@ -207,6 +222,7 @@ impl Files {
         offset: u64,
         buf: &mut [u8],
         cipher: Option<&FileCipher>,
+        clusters: Clusters,
     ) -> Result<()> {
         if inode.has_inline(inline::DATA) {
             let area = inode.inline_area();
@@ -223,7 +239,11 @@ impl Files {
         while at < end {
             let block = at >> log;
             let rest = &mut buf[(at - offset) as usize..];
-            if let Cluster::Compressed { blocks, addrs } = self.cluster(inode, block)? {
+            let cluster = match clusters {
+                Clusters::Decompressed => self.cluster(inode, block)?,
+                Clusters::Stored => Cluster::Plain,
+            };
+            if let Cluster::Compressed { blocks, addrs } = cluster {
                 let content = self.read_cluster(inode, blocks.start, &addrs, cipher)?;
                 let inside = &content[(at - (blocks.start << log)) as usize..];
                 let length = inside.len().min(rest.len());
@@ -232,7 +252,10 @@ impl Files {
             } else {
                 let run = self.run(inode, block, limit)?;
                 let length = rest.len().min(((run.blocks.end << log) - at) as usize);
-                self.read_run(inode, &run, at, &mut rest[..length], cipher)?;
+                match (clusters, run.addr) {
+                    (Clusters::Stored, BlockAddr::COMPRESS) => rest[..length].fill(0),
+                    _ => self.read_run(inode, &run, at, &mut rest[..length], cipher)?,
+                }
                 at += length as u64;
             }
         }
