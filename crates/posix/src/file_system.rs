@@ -37,6 +37,7 @@ use crate::{
     errno,
     flusher::Flusher,
     inodes::Inodes,
+    listings::Listings,
     pending_atimes::PendingAtimes,
     volume_lock::{Reading, VolumeLock, Writing},
 };
@@ -65,6 +66,7 @@ pub struct FileSystem {
     /// The volume supports quota limits.
     has_quota: bool,
     inodes: Inodes,
+    listings: Listings,
     flusher: Flusher,
     settings: Settings,
     /// Number of requests so far. If two values are equal, the volume was idle in between.
@@ -94,6 +96,7 @@ impl FileSystem {
             pending_atimes: PendingAtimes::default(),
             image,
             inodes: Inodes::default(),
+            listings: Listings::default(),
             flusher: Flusher::default(),
             settings,
             requests: AtomicU64::new(0),

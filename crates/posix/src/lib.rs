@@ -19,6 +19,7 @@ mod flusher;
 mod idle;
 mod inodes;
 pub mod ioctl;
+mod listings;
 mod pending_atimes;
 pub mod volume_lock;
 

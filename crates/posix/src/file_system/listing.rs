@@ -17,7 +17,7 @@ impl FileSystem {
         each: impl FnMut(&Engine, &DirEntry) -> f2fs::Result<bool>,
     ) -> Result<()> {
         self.renew_dir_atime(dir);
-        list(&*self.read_lock()?, dir, cookie, each)
+        self.list_from(&*self.read_lock()?, dir, cookie, each)
     }
 
     /// Calls `each` with the entries of a directory from a cookie on, as long as `fits` returns true
@@ -33,7 +33,7 @@ impl FileSystem {
         self.renew_dir_atime(dir);
         let volume = self.read_lock()?;
         let mut entries = Vec::new();
-        list(&volume, dir, cookie, |_, entry| {
+        self.list_from(&volume, dir, cookie, |_, entry| {
             let fits = fits(entry);
             entries.extend(fits.then(|| entry.clone()));
             Ok(fits)
@@ -54,30 +54,36 @@ impl FileSystem {
             self.access(dir);
         }
     }
-}
 
-fn list(
-    volume: &Engine,
-    dir: Ino,
-    cookie: u64,
-    mut each: impl FnMut(&Engine, &DirEntry) -> f2fs::Result<bool>,
-) -> Result<()> {
-    for (count, entry) in volume.entries(dir, cookie).map_err(to_errno)?.enumerate() {
-        match entry.and_then(|entry| each(volume, &entry)) {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(error) if count == 0 => return Err(to_errno(error)),
-            Err(_) => break,
-        }
+    fn list_from(
+        &self,
+        volume: &Engine,
+        dir: Ino,
+        cookie: u64,
+        mut each: impl FnMut(&Engine, &DirEntry) -> f2fs::Result<bool>,
+    ) -> Result<()> {
+        let seen = self.listings.take(dir, cookie);
+        let mut entries = volume.further_entries(dir, cookie, seen).map_err(to_errno)?;
+        let mut next = cookie;
+        let end = loop {
+            let Some(entry) = entries.next() else { break Ok(()) };
+            match entry.and_then(|entry| Ok((each(volume, &entry)?, entry.next_cookie))) {
+                Ok((true, behind)) => next = behind,
+                Ok((false, _)) => break Ok(()),
+                Err(error) if next == cookie => break Err(to_errno(error)),
+                Err(_) => break Ok(()),
+            }
+        };
+        self.listings.keep(dir, next, entries.into_seen());
+        end
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Weak};
 
-    use block::{Counted, MemoryDevice};
+    use block::{Counted, Device, MemoryDevice};
     use f2fs::{
         engine::{NewNode, Options, XattrMode},
         units::Time,
@@ -147,6 +153,49 @@ mod tests {
         assert!(inos.iter().all(|ino| found.contains(ino)));
         let reads = device.counts().reads - before;
         assert!(reads < FILES as u64 / 4, "{reads} reads for {FILES} inodes");
+    }
+
+    /// Each part of a listing met the block anew.
+    #[test]
+    fn a_block_that_a_directory_has_often_gives_its_names_once() {
+        const BLOCK: u64 = 4096;
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let mut volume = format(&device, "");
+        let root = volume.superblock().root_ino;
+        for n in 0..FILES {
+            let new = NewNode::new(0o100_644);
+            let create =
+                volume.begin(f2fs::engine::Caller::ADMIN).create(root, format!("file{n}").as_bytes(), &new);
+            create.unwrap();
+        }
+        volume.unmount().unwrap();
+        let at = u64::from(volume.nat_entry(root.into()).unwrap().addr.0) * BLOCK;
+        let mut inode = f2fs::format::NodeBlock::clone(&volume.inode(root).unwrap());
+        drop(volume);
+        let (first, sound) = (inode.addr(0), inode.head().size.get() / BLOCK);
+        (sound..800).for_each(|block| inode.set_addr(block as usize, first));
+        inode.head_mut().size.set(800 * BLOCK);
+        device.write(at, inode.bytes()).unwrap();
+        let volume = Engine::open(device, Options::new(Time::default)).unwrap();
+        let fs = FileSystem::new(volume, Weak::new(), Settings::default());
+        let (mut names, mut cookie) = (0, 0);
+        loop {
+            let mut last = None;
+            let listed = fs.list(fs.root().unwrap(), cookie, |_, entry| {
+                let fits = last.is_none();
+                last = last.or(Some(entry.next_cookie));
+                Ok(fits)
+            });
+            names += usize::from(last.is_some());
+            match (listed, last) {
+                (Ok(()), Some(next)) => cookie = next,
+                (end, _) => break assert_eq!(end, Err(Errno::UCLEAN)),
+            }
+        }
+        assert_eq!(names, FILES + 2, "and two dots");
+        for _ in 0..2 {
+            assert_eq!(fs.list(fs.root().unwrap(), cookie, |_, _| Ok(true)), Err(Errno::UCLEAN), "it stays");
+        }
     }
 
     #[test]
