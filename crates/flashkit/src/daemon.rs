@@ -14,15 +14,23 @@ const READY: &[u8] = b"ready\n";
 
 /// Starts this program in the background with other arguments and waits until it is [ready](Ready::announce).
 /// If it exits before that, the inner `Err` holds its exit status. Until then messages of the background
-/// process appear on our standard error.
+/// process appear on our standard error. It gets `input` on its standard input.
 pub fn spawn_daemon<S: AsRef<OsStr>>(
     arguments: impl IntoIterator<Item = S>,
+    input: &[u8],
 ) -> io::Result<Result<(), ExitStatus>> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)
-        .stdin(null()?)
+        .stdin(if input.is_empty() { Stdio::from(null()?) } else { Stdio::piped() })
         .stdout(Stdio::piped())
         .spawn()?;
+    if let Some(mut pipe) = child.stdin.take() {
+        match pipe.write_all(input) {
+            // The process has ended already, and has printed the reason.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written?,
+        }
+    }
     let mut said = Vec::new();
     let mut output = child.stdout.take().expect("it was piped");
     output.read_to_end(&mut said)?;
@@ -53,6 +61,7 @@ impl Ready {
         output.write_all(READY)?;
         output.flush()?;
         let null = null()?;
+        rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         std::env::set_current_dir("/")

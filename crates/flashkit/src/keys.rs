@@ -1,14 +1,19 @@
 //! Master keys of encrypted files and directories, as the command line names them.
 
+// Only mounts, which Windows does not have, need all of it.
+#![cfg_attr(windows, allow(dead_code))]
+
 use std::{
     ffi::{OsStr, OsString},
     fs::File,
-    io::Read,
+    io::{self, Read},
     path::Path,
 };
 
 use anyhow::{Context, Result, bail};
 use f2fs::{Key, Keyring};
+
+use crate::render;
 
 /// Hexadecimal digits of a descriptor.
 const DESCRIPTOR_DIGITS: usize = 16;
@@ -17,19 +22,79 @@ const KEY_DIGITS: std::ops::RangeInclusive<usize> = 32..=128;
 /// Bytes that are read of a key file; more are no key.
 const FILE_BYTES_MAX: u64 = 4096;
 
+/// The share of hexadecimal digits, in percent, and the length of a name from which on it may be a mistyped key.
+const MISTYPED_PERCENT: usize = 75;
+const MISTYPED_LENGTH: usize = 16;
+
+/// A key as it was read, and the descriptor that was given with it.
+pub struct Given {
+    descriptor: Option<[u8; 8]>,
+    bytes: Vec<u8>,
+}
+
+impl Given {
+    fn key(&self) -> Result<Key> {
+        let key = Key::new(&self.bytes)?;
+        Ok(match self.descriptor {
+            Some(descriptor) => key.with_descriptor(descriptor),
+            None => key,
+        })
+    }
+}
+
 /// Reads the keys that `--key` names.
 pub fn keyring(names: &[OsString]) -> Result<Keyring> {
+    ring(&given(names)?)
+}
+
+/// Reads the keys that `--key` names, each once: a pipe gives it only once.
+pub fn given(names: &[OsString]) -> Result<Vec<Given>> {
+    names.iter().map(|name| read(name).with_context(|| shown(name))).collect()
+}
+
+fn read(name: &OsStr) -> Result<Given> {
+    let (start, rest) = split(name);
+    let given = Given { descriptor: start.and_then(descriptor), bytes: plain_key(rest)? };
+    given.key()?;
+    Ok(given)
+}
+
+/// Makes a keyring of keys.
+pub fn ring(given: &[Given]) -> Result<Keyring> {
     let mut ring = Keyring::default();
-    for name in names {
-        // A key on the command line is not repeated in a message.
-        let shown = if is_digits(split(name).1) { "--key".into() } else { name.to_string_lossy() };
-        ring.add(key(name).with_context(|| shown.into_owned())?);
+    for given in given {
+        ring.add(given.key()?);
     }
     Ok(ring)
 }
 
+/// Writes keys for [`from_lines`], so that they need not stand on a command line, which other users see.
+pub fn to_lines(given: &[Given]) -> String {
+    let line = |Given { descriptor, bytes }: &Given| {
+        let start = descriptor.map(|descriptor| render::hex(&descriptor) + ":").unwrap_or_default();
+        start + &render::hex(bytes) + "\n"
+    };
+    given.iter().map(line).collect()
+}
+
+/// Reads keys that [`to_lines`] has written.
+pub fn from_lines(lines: impl Read) -> Result<Vec<Given>> {
+    let text = io::read_to_string(lines).context("the keys of the calling process")?;
+    given(&text.lines().map(OsString::from).collect::<Vec<_>>())
+}
+
+/// Returns the name of a key for messages. A key on the command line is not repeated, nor what may be a mistyped one.
+fn shown(name: &OsStr) -> String {
+    let rest = split(name).1.as_encoded_bytes();
+    let digits = rest.iter().filter(|byte| byte.is_ascii_hexdigit()).count();
+    let is_mistyped = rest.len() >= MISTYPED_LENGTH
+        && !rest.contains(&b'/')
+        && 100 * digits >= MISTYPED_PERCENT * rest.len();
+    if is_mistyped { "--key".into() } else { name.to_string_lossy().into_owned() }
+}
+
 /// Splits the descriptor from the name of a key, if there is one, with the colon behind it.
-pub fn split(name: &OsStr) -> (Option<&str>, &OsStr) {
+fn split(name: &OsStr) -> (Option<&str>, &OsStr) {
     let parts = name.to_str().and_then(|name| name.split_at_checked(DESCRIPTOR_DIGITS + 1));
     match parts.filter(|(start, _)| descriptor(start).is_some()) {
         Some((start, rest)) => (Some(start), OsStr::new(rest)),
@@ -42,31 +107,17 @@ fn descriptor(start: &str) -> Option<[u8; 8]> {
     hex(start.strip_suffix(':')?.as_bytes())?.try_into().ok()
 }
 
-/// Returns true if the name of a key, without a descriptor, is the key itself in hexadecimal digits.
-pub fn is_digits(name: &OsStr) -> bool {
-    digits(name.as_encoded_bytes()).is_some()
-}
-
-fn key(name: &OsStr) -> Result<Key> {
-    let (start, name) = split(name);
-    let key = plain_key(name)?;
-    Ok(match start.and_then(descriptor) {
-        Some(descriptor) => key.with_descriptor(descriptor),
-        None => key,
-    })
-}
-
-fn plain_key(name: &OsStr) -> Result<Key> {
+/// Reads the bytes of a key, without a descriptor.
+fn plain_key(name: &OsStr) -> Result<Vec<u8>> {
     if let Some(bytes) = digits(name.as_encoded_bytes()) {
-        return Ok(Key::new(&bytes)?);
+        return Ok(bytes);
     }
     let mut bytes = Vec::new();
     File::open(Path::new(name))?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         bail!("not a key: the file has more than {FILE_BYTES_MAX} bytes");
     }
-    let key = digits(bytes.trim_ascii()).unwrap_or(bytes);
-    Ok(Key::new(&key)?)
+    Ok(digits(bytes.trim_ascii()).unwrap_or(bytes))
 }
 
 /// The bytes that a key stands for, if it is one in hexadecimal digits.
@@ -98,11 +149,11 @@ mod tests {
             file("raw", &[0x5A; 64]),
             file("hex", ("5A".repeat(64) + "\n").as_bytes()),
         ] {
-            assert_eq!(key(&name).unwrap().identifier(), same);
+            assert_eq!(read(&name).unwrap().key().unwrap().identifier(), same);
         }
         let mut named = OsString::from("0011223344556677:");
         named.push(file("raw", &[0x5A; 64]));
-        let named = key(&named).unwrap();
+        let named = read(&named).unwrap().key().unwrap();
         assert_eq!(
             (named.descriptor(), named.identifier()),
             ([0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77], same)
@@ -114,7 +165,7 @@ mod tests {
             file("long", &[1; 65]),
             file("huge", &[1; 5000]),
         ] {
-            assert!(key(&bad).is_err(), "{bad:?}");
+            assert!(read(&bad).is_err(), "{bad:?}");
         }
         let told = format!("{:#}", keyring(&["5a".repeat(8).into(), "5b".repeat(16).into()]).unwrap_err());
         assert!(!told.contains("5b5b"), "{told}");

@@ -65,6 +65,30 @@ fn a_wrong_key_is_an_error_and_never_rubbish() {
     assert_eq!(ok(dir, &["cat", "card.img:/plain", "--key", "other.key"]), "open to all\n");
 }
 
+/// A mistyped key was taken for the name of a file, and printed.
+#[test]
+fn a_mistyped_key_is_not_printed() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let dir = folder.path();
+    encrypted(dir);
+    let digits = "5a".repeat(64);
+    let descriptor = "0123456789abcdef";
+    for typed in [
+        digits[1..].to_owned(),
+        digits.replacen("5a5a", "5a5z", 1),
+        format!("{digits}5a"),
+        format!("0x{digits}"),
+        format!("{descriptor}:{}", &digits[1..]),
+    ] {
+        for verb in [&["cat", "card.img:/plain"][..], &["mount", "card.img", "."]] {
+            let told = fails(dir, &[verb, &["--key", &typed]].concat());
+            assert!(!told.contains("5a5a5a5a") && told.contains("--key: "), "{told}");
+        }
+    }
+    let told = fails(dir, &["cat", "card.img:/plain", "--key", "./missing.key"]);
+    assert!(told.contains("./missing.key: No such file"), "{told}");
+}
+
 #[test]
 fn a_raw_export_has_compressed_files_as_they_are_stored() {
     let folder = tempfile::tempdir().expect("a directory");

@@ -273,3 +273,31 @@ fn verbs_state_that_encrypted_files_are_only_read() {
     let names = ok(dir, &["ls", "card.img:/locked", "--key", "master.key"]);
     assert!(!names.contains("new"), "{names}");
 }
+
+/// The background process read the key a second time.
+#[test]
+fn a_key_from_a_pipe_is_read_once_and_stands_on_no_command_line() {
+    if skipped() {
+        return;
+    }
+    let digits = "5a".repeat(64);
+    let mounted = Mounted::new("encrypted", &["--key", &digits]);
+    let dir = mounted.0.path().canonicalize().expect("it exists");
+    let lines = fs::read_dir("/proc").expect("proc(5)").filter_map(|process| {
+        let line = fs::read(process.ok()?.path().join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&line).into_owned())
+    });
+    let lines: Vec<String> =
+        lines.filter(|line| line.contains(&*dir.join("mnt").to_string_lossy())).collect();
+    assert!(lines.len() == 1 && lines[0].contains("--stays") && !lines[0].contains("5a5a"), "{lines:?}");
+    mounted.unmount();
+    let script = format!("mkfifo key && printf {digits} > key");
+    let mut writer = Command::new("sh").args(["-c", &script]).current_dir(&dir).spawn().expect("a shell");
+    while !dir.join("key").exists() {
+        std::thread::yield_now();
+    }
+    mounted.mount(&["--key", "key"]);
+    assert!(writer.wait().expect("it has written").success());
+    assert_eq!(fs::read(mounted.path("locked/short")).expect("it is readable"), b"secret\n");
+    mounted.unmount();
+}

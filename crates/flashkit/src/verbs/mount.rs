@@ -1,7 +1,7 @@
 //! `mount`: mounts a volume on the host through FUSE.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     io,
     os::unix::net::UnixDatagram,
     path::{Path, PathBuf},
@@ -13,7 +13,7 @@ use image::Source;
 
 use crate::{
     daemon::{Ready, spawn_daemon},
-    keys,
+    failure, keys,
     notice::notice,
     suggested::Suggested,
     target::{Image, warn_of_writer, with_content},
@@ -84,8 +84,12 @@ fn with_options() -> String {
 
 /// Mounts the volume. Returns once it is mounted or, in the foreground, once it is unmounted.
 pub fn run(args: &Args) -> Result<()> {
-    let keys = keys::keyring(&args.image.further.keys)?;
-    let mut options = MountOptions { keys, ..MountOptions::default() };
+    // The background process gets the keys from the calling one, which has read them.
+    let given = match args.stays {
+        true => keys::from_lines(io::stdin())?,
+        false => keys::given(&args.image.further.keys)?,
+    };
+    let mut options = MountOptions { keys: keys::ring(&given)?, ..MountOptions::default() };
     args.options.iter().try_for_each(|list| options.apply(list))?;
     let found = std::fs::metadata(&args.dir).map_err(|error| not_a_directory(&args.dir, error))?;
     if !found.is_dir() {
@@ -95,7 +99,7 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(fuse::remount(&args.dir, &args.options)?);
     }
     if !args.foreground && !args.stays {
-        return match spawn_daemon(daemon_arguments(args)?)? {
+        return match spawn_daemon(daemon_arguments(args)?, keys::to_lines(&given).as_bytes())? {
             Ok(()) => Ok(()),
             // The background process has printed the reason.
             Err(status) => std::process::exit(status.code().unwrap_or(1)),
@@ -139,7 +143,7 @@ fn unpack(sources: &mut [Source], options: &mut MountOptions) -> Result<()> {
 
 /// Writes an event of the mount to standard error and to the system log.
 fn report(image: &Path, event: &Event) {
-    let message = format!("{}: {event}", image.display());
+    let message = failure::plain(&format!("{}: {event}", image.display()));
     notice!("flashkit: {message}");
     let line = format!("{WARNING}flashkit[{}]: {message}", std::process::id());
     // A machine without a system log is fine.
@@ -160,18 +164,6 @@ fn not_a_directory(dir: &Path, error: io::Error) -> anyhow::Error {
     }
 }
 
-/// Returns the name of a key for a process in another directory: a file with its whole path.
-fn absolute_key(name: &OsStr) -> Result<OsString> {
-    let (descriptor, rest) = keys::split(name);
-    if keys::is_digits(rest) {
-        return Ok(name.to_owned());
-    }
-    let path = Path::new(rest).canonicalize().with_context(|| rest.to_string_lossy().into_owned())?;
-    let mut whole = OsString::from(descriptor.unwrap_or_default());
-    whole.push(path);
-    Ok(whole)
-}
-
 /// Returns the command line of the background process.
 fn daemon_arguments(args: &Args) -> Result<Vec<OsString>> {
     let absolute = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
@@ -188,9 +180,6 @@ fn daemon_arguments(args: &Args) -> Result<Vec<OsString>> {
     }
     for device in &args.image.further.devices {
         list.extend(["--device".into(), absolute_image(device)?]);
-    }
-    for key in &args.image.further.keys {
-        list.extend(["--key".into(), absolute_key(key)?]);
     }
     let range = &args.image.further.range;
     for (name, bytes) in [("--offset", range.offset), ("--length", range.length)] {
