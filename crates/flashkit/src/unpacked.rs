@@ -6,13 +6,14 @@
 use std::{
     fs::File,
     io::{self, BufReader, Read, Seek, SeekFrom, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
 use anyhow::{Context, Result, bail};
 use f2fs_tree::{decompressed, is_compressed};
 use image::{Format, Source};
+use indicatif::BinaryBytes;
 
 use crate::{host, progress};
 
@@ -21,6 +22,8 @@ const STEP_BYTES: usize = 1 << 20;
 const HOLE_BYTES: usize = 4096;
 /// Maximum size of a decompressed image: 2^32 blocks of 16 KiB, more than any volume of F2FS.
 const IMAGE_BYTES_MAX: u64 = 1 << 46;
+/// Share of the free space of the temporary directory that stays free for others.
+const KEPT_SHARE: u64 = 16;
 
 /// Purpose of opening an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,15 +108,30 @@ fn is_packed(mut file: &File) -> io::Result<bool> {
 /// Decompresses a file to a new temporary file, in which zeroes are holes.
 fn unpack(packed: &File) -> Result<Temporary> {
     let folder = host::temporary_folder();
-    let in_folder =
-        || format!("cannot decompress it to {} (TMPDIR names another directory)", folder.display());
+    let in_folder = || cannot_write(&folder);
     let (mut file, reached_by) = host::temporary_file(&folder).with_context(in_folder)?;
+    // A small file may decompress to any size, by mistake or on purpose.
+    let free = host::free_bytes(&file).with_context(in_folder)?;
+    let most = free.map_or(u64::MAX, |free| free - free / KEPT_SHARE);
     let bar = progress::bytes("decompressing", Some(packed.metadata()?.len()), false);
     let mut stream = decompressed(BufReader::new(bar.wrap_read(packed)))?;
+    write_sparse(&mut *stream, &mut file, most, &folder)?;
+    bar.finish_and_clear();
+    Ok(Temporary { _open: file, reached_by })
+}
+
+/// Begins the message of an error of the temporary file.
+fn cannot_write(folder: &Path) -> String {
+    format!("cannot decompress it to {} (TMPDIR names another directory)", folder.display())
+}
+
+/// Writes a stream to an empty file in `folder`, in which zeroes are holes. Other data may have at most `most` bytes.
+fn write_sparse(stream: &mut dyn Read, file: &mut File, most: u64, folder: &Path) -> Result<()> {
+    let in_folder = || cannot_write(folder);
     let mut step = vec![0; STEP_BYTES];
-    let mut at = 0;
+    let (mut at, mut data) = (0, 0);
     loop {
-        let length = fill(&mut *stream, &mut step).context("the compressed data is damaged or cut off")?;
+        let length = fill(stream, &mut step).context("the compressed data is damaged or cut off")?;
         if length == 0 {
             break;
         }
@@ -121,16 +139,20 @@ fn unpack(packed: &File) -> Result<Temporary> {
             bail!("it decompresses to more than {} TiB, which no volume has", IMAGE_BYTES_MAX >> 40);
         }
         for (n, block) in step[..length].chunks(HOLE_BYTES).enumerate() {
-            if block.iter().any(|byte| *byte != 0) {
-                file.seek(SeekFrom::Start(at + (n * HOLE_BYTES) as u64)).with_context(in_folder)?;
-                file.write_all(block).with_context(in_folder)?;
+            if block.iter().all(|byte| *byte == 0) {
+                continue;
             }
+            data += block.len() as u64;
+            if data > most {
+                let most = BinaryBytes(most);
+                bail!("{}: its data takes more than the {most} that may be used there", in_folder());
+            }
+            file.seek(SeekFrom::Start(at + (n * HOLE_BYTES) as u64)).with_context(in_folder)?;
+            file.write_all(block).with_context(in_folder)?;
         }
         at += length as u64;
     }
-    file.set_len(at).with_context(in_folder)?;
-    bar.finish_and_clear();
-    Ok(Temporary { _open: file, reached_by })
+    file.set_len(at).with_context(in_folder)
 }
 
 /// Reads until a buffer is full or the stream ends. Returns the number of bytes.
@@ -156,6 +178,31 @@ mod tests {
         31, 139, 8, 0, 0, 0, 0, 0, 2, 3, 75, 84, 40, 203, 207, 41, 205, 77, 5, 0, 173, 42, 134, 190, 8, 0, 0,
         0,
     ];
+
+    #[test]
+    fn data_beyond_the_limit_is_refused_and_zeroes_do_not_count() {
+        let content = |data: usize| [vec![0; 9 << 20], vec![7; data], vec![0; 5000]].concat();
+        let write = |data: usize| {
+            let mut file = tempfile::tempfile().unwrap();
+            let written =
+                write_sparse(&mut &content(data)[..], &mut file, 3 * HOLE_BYTES as u64, Path::new("/t"));
+            (written, file)
+        };
+        let (written, mut file) = write(3 * HOLE_BYTES);
+        written.unwrap();
+        let mut bytes = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut bytes).unwrap();
+        assert!(bytes == content(3 * HOLE_BYTES));
+        let (refused, file) = write(3 * HOLE_BYTES + 1);
+        assert!(
+            refused
+                .unwrap_err()
+                .to_string()
+                .contains("/t (TMPDIR names another directory): its data takes more than the 12.00 KiB")
+        );
+        assert!(file.metadata().unwrap().len() <= (9 << 20) + 3 * HOLE_BYTES as u64);
+    }
 
     #[test]
     fn an_image_that_is_opened_twice_is_decompressed_once() {

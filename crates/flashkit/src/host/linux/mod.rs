@@ -104,6 +104,12 @@ pub fn temporary_file(folder: &Path) -> io::Result<(File, PathBuf)> {
     Ok((file, path))
 }
 
+/// Returns the free bytes of a file's file system that the caller may use, if the system tells them.
+pub fn free_bytes(file: &File) -> io::Result<Option<u64>> {
+    let facts = rustix::fs::fstatvfs(file)?;
+    Ok(facts.f_bavail.checked_mul(facts.f_frsize))
+}
+
 /// Gives a file without a name a new one.
 pub fn name_file(file: &File, path: &Path) -> io::Result<()> {
     Ok(rustix::fs::linkat(CWD, reached_by(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)

@@ -93,6 +93,11 @@ pub fn temporary_file(folder: &Path) -> io::Result<(File, PathBuf)> {
     Ok((file, path.keep()?))
 }
 
+/// Returns the free bytes of a file's file system, which the standard library does not tell.
+pub fn free_bytes(_: &File) -> io::Result<Option<u64>> {
+    Ok(None)
+}
+
 /// Gives a file without a name a new one.
 pub fn name_file(_: &File, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
