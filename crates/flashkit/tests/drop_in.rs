@@ -363,6 +363,24 @@ fn a_dump_has_the_fields_of_dump_f2fs_with_the_same_values() {
     assert_eq!(fields(&ours), fields(&theirs));
 }
 
+/// The first copy of the superblock was taken for a checked one.
+#[test]
+fn a_dump_has_the_figures_of_the_copy_of_the_superblock_that_is_sound() {
+    let tools = Tools::new();
+    tools.blank("IMG", IMAGE_BYTES);
+    tools.ok("mkfs.f2fs -q -l label IMG");
+    let figures = |dump: String| -> Vec<String> {
+        dump.lines().filter(|line| line.starts_with("Info: ")).map(str::to_owned).collect()
+    };
+    let sound = figures(tools.ok("dump.f2fs IMG"));
+    // log_sectorsize, log_sectors_per_block and block_count of the first copy.
+    let image = File::options().write(true).open(tools.path("IMG")).unwrap();
+    [8, 12, 36].iter().for_each(|at| image.write_all_at(&[0xFF; 4], 1024 + at).unwrap());
+    drop(image);
+    assert_eq!(figures(tools.ok("dump.f2fs IMG")), sound);
+    tools.ok("dump.f2fs -d 1 IMG");
+}
+
 #[test]
 fn parts_of_a_volume_are_printed_and_copied() {
     let tools = Tools::new();

@@ -15,7 +15,7 @@ use f2fs::{
     format::{
         checkpoint::Checkpoint,
         sit::SegmentType,
-        superblock::{self, Features, raw},
+        superblock::{self, raw},
     },
 };
 use image::Source;
@@ -174,9 +174,11 @@ fn print_head(image: &Path, level: u64) -> Result<u32> {
     let volume = open_read_only(image, &Further::default())?;
     let raw = read_raw_superblock(&*open_device(&Source::parse(image))?, 0).with_context(name)?;
     let checkpoint = volume.last_checkpoint();
-    let sector_log = raw.log_sector_bytes.get();
-    let sectors = raw.block_count.get() << raw.log_sectors_per_block.get();
-    let features = Features(raw.feature.get());
+    // The first copy, which is printed as it is, may be damaged; the volume has checked one of the copies.
+    let superblock = volume.superblock();
+    let (block_log, sector_log) = (superblock.block_size.log(), superblock.log_sector_bytes);
+    let sectors = superblock.blocks << (block_log - sector_log);
+    let features = superblock.features;
     render::text(|out| {
         writeln!(out, "Info: Debug level = {level}")?;
         writeln!(out, "Info: sector size = {}", 1u32 << sector_log)?;
@@ -189,9 +191,9 @@ fn print_head(image: &Path, level: u64) -> Result<u32> {
         if level > 0 {
             print_superblock(out, &raw)?;
         }
-        writeln!(out, "Info: Segments per section = {}", raw.segments_per_section)?;
-        writeln!(out, "Info: Sections per zone = {}", raw.sections_per_zone)?;
-        let megabytes = volume.superblock().blocks * volume.superblock().block_size.bytes() as u64 >> 20;
+        writeln!(out, "Info: Segments per section = {}", superblock.segments_per_section)?;
+        writeln!(out, "Info: Sections per zone = {}", superblock.sections_per_zone)?;
+        let megabytes = superblock.blocks << block_log >> 20;
         writeln!(out, "Info: total FS sectors = {sectors} ({megabytes} MB)")?;
         writeln!(out, "Info: CKPT version = {:x}", checkpoint.version.0)?;
         if level > 0 {
