@@ -147,7 +147,7 @@ impl Sheet {
 
 /// Groups all records into sheets. A sheet contains only comparable figures.
 pub fn sheets(records: &[Record]) -> Vec<Sheet> {
-    let mut groups: BTreeMap<(Preset, Option<&str>, Experiment), Vec<Vec<&Record>>> = BTreeMap::new();
+    let mut groups: BTreeMap<_, Vec<Vec<&Record>>> = BTreeMap::new();
     for record in records {
         let Cell { preset, card, experiment, .. } = &record.cell;
         let groups = groups.entry((*preset, card.as_deref(), *experiment)).or_default();
