@@ -35,7 +35,6 @@ use crate::{
     Errno,
     caller::Capability,
     errno,
-    flusher::Flusher,
     inodes::Inodes,
     listings::Listings,
     pending_atimes::PendingAtimes,
@@ -67,7 +66,6 @@ pub struct FileSystem {
     has_quota: bool,
     inodes: Inodes,
     listings: Listings,
-    flusher: Flusher,
     settings: Settings,
     /// Number of requests so far. If two values are equal, the volume was idle in between.
     requests: AtomicU64,
@@ -97,7 +95,6 @@ impl FileSystem {
             image,
             inodes: Inodes::default(),
             listings: Listings::default(),
-            flusher: Flusher::default(),
             settings,
             requests: AtomicU64::new(0),
             fault: OnceLock::new(),

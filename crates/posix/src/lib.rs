@@ -3,8 +3,8 @@
 //!
 //! [`FileSystem`] has one method for each operation. It adds to [`f2fs::engine::Engine`]: the set-user-id and
 //! set-group-id rules, immutable and append-only files, access times, synchronous directories, files that are
-//! unlinked while they are open, quota limits by caller, flushes that several fsyncs share, and the work of idle
-//! times. Each operation takes `&self` and may run on any thread.
+//! unlinked while they are open, quota limits by caller, and the work of idle times. Each operation takes `&self` and may
+//! run on any thread.
 //!
 //! *Invariants*: this crate contains no policy of a cache and no protocol. Readers share the engine's `&self`, one
 //! writer has its `&mut self`, and readers never wait for a flush or discard of the device ([`volume_lock`]).
@@ -15,7 +15,6 @@
 pub mod caller;
 pub mod errno;
 mod file_system;
-mod flusher;
 mod idle;
 mod inodes;
 pub mod ioctl;

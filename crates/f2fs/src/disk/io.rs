@@ -10,11 +10,13 @@ use std::{
 
 use block::Device;
 
+use super::flusher::Flusher;
 use crate::{Error, Place, Result, format::BlockSize, units::BlockAddr};
 
 /// Access to the device in whole blocks. Every error carries the place that was accessed.
 pub struct Io {
     device: Arc<dyn Device>,
+    flusher: Flusher,
     block_size: BlockSize,
     written_blocks: AtomicU64,
     met_damage: AtomicBool,
@@ -23,7 +25,13 @@ pub struct Io {
 impl Io {
     /// Creates access to `device` in blocks of `block_size`.
     pub fn new(device: Arc<dyn Device>, block_size: BlockSize) -> Io {
-        Io { device, block_size, written_blocks: AtomicU64::new(0), met_damage: AtomicBool::new(false) }
+        Io {
+            device,
+            flusher: Flusher::default(),
+            block_size,
+            written_blocks: AtomicU64::new(0),
+            met_damage: AtomicBool::new(false),
+        }
     }
 
     /// The device.
@@ -83,12 +91,12 @@ impl Io {
         self.device.write(self.offset(addr), bytes).map_err(|source| Error::Io { at, source })
     }
 
-    /// Flushes the device: makes all earlier writes durable.
+    /// Flushes the device: makes all earlier writes durable. Concurrent calls share a flush.
     ///
     /// # Errors
-    /// [`Error::Io`] if the device fails. The content of the device is unknown then.
+    /// [`Error::Io`] if the device fails, or has failed in an earlier flush. The content of the device is unknown then.
     pub fn flush(&self) -> Result<()> {
-        self.device.flush().map_err(|source| Error::Io { at: Place::Volume, source })
+        self.flusher.flush(&*self.device).map_err(|source| Error::Io { at: Place::Volume, source })
     }
 
     /// Discards `blocks` blocks from `addr` on.

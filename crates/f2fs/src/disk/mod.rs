@@ -4,6 +4,7 @@
 //! are refused until the volume is opened again.
 
 mod devices;
+mod flusher;
 mod geometry;
 mod io;
 pub(crate) mod journal;

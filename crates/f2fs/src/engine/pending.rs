@@ -6,7 +6,7 @@
 //! writes is that of a checkpoint written in one go: everything but the last block, a flush, the last block,
 //! a flush.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     Engine, Io,
@@ -16,7 +16,7 @@ use super::{
     write_back::WriteBack,
 };
 use crate::{
-    Error, Place, Result,
+    Result,
     units::{Ino, Nid},
 };
 
@@ -78,8 +78,8 @@ pub(super) struct LastNode {
 }
 
 impl PendingSync {
-    /// Returns true if only one flush of the device is left. Several operations can share such a flush, and
-    /// the volume accepts changes in the meantime. If the flush fails, report it to [`Engine::flushed`].
+    /// Returns true if only one flush of the device is left. The volume accepts changes in the meantime, and operations that
+    /// [run](Self::run) such a flush at the same time share it. If it fails, report it to [`Engine::flushed`].
     #[must_use]
     pub fn is_only_flush(&self) -> bool {
         matches!((&self.work, &self.then), (Work::Flush, Then::End))
@@ -93,6 +93,14 @@ impl PendingSync {
             Work::Commit(prepared) => prepared.write_last(&self.io),
         };
         SyncOutcome { work: self.work, then: self.then, result }
+    }
+}
+
+impl SyncOutcome {
+    /// Returns true if the device has done its work.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        self.result.is_ok()
     }
 }
 
@@ -122,13 +130,13 @@ impl Engine {
         }
     }
 
-    /// Reports the result of a shared flush ([`PendingSync::is_only_flush`]). After a failed flush the volume
-    /// refuses changes, because the content of the device is unknown.
+    /// Reports the outcome of a flush that was [the only work left](PendingSync::is_only_flush). After a failed flush the
+    /// volume refuses changes, because the content of the device is unknown.
     ///
     /// # Errors
-    /// [`Error::Io`] with the error of `result`.
-    pub fn flushed(&mut self, result: io::Result<()>) -> Result<()> {
-        self.disk_mut().fail_on_error(result.map_err(|source| Error::Io { at: Place::Volume, source }))
+    /// The error of the flush.
+    pub fn flushed(&mut self, outcome: SyncOutcome) -> Result<()> {
+        self.disk_mut().fail_on_error(outcome.result)
     }
 
     /// Runs the rest of an operation at once, for callers that do not share the volume.

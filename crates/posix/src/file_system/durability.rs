@@ -59,11 +59,11 @@ impl FileSystem {
                 if self.settings.fsync == FsyncMode::NoBarrier {
                     return Ok(());
                 }
-                let device = volume.device().clone();
                 drop(volume);
-                return match self.volume.breaking_on_panic(|| self.flusher.flush(&*device)) {
-                    Ok(()) => Ok(()),
-                    failed => self.quiet_write_lock()?.flushed(failed).map_err(to_errno),
+                let outcome = self.volume.breaking_on_panic(|| pending.run());
+                return match outcome.is_ok() {
+                    true => Ok(()),
+                    false => self.quiet_write_lock()?.flushed(outcome).map_err(to_errno),
                 };
             }
             let outcome = volume.let_readers_in(|| pending.run())?;

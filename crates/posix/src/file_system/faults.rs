@@ -1,12 +1,14 @@
-//! Tests of panics in the device, and of an upkeep that fails for a while.
+//! Tests of panics in the device, of flushes that fail, and of an upkeep that fails for a while.
 
 use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
+    thread,
 };
 
 use block::{Device, Geometry, MemoryDevice};
@@ -16,7 +18,7 @@ use f2fs::{
 };
 
 use super::{
-    FileSystem, WriteMode,
+    FileSystem, Result, WriteMode,
     tests::{format, mounted},
 };
 use crate::{Caller, Errno, SyncScope};
@@ -95,6 +97,85 @@ fn an_unmount_after_one_that_panicked_fails() {
     panics_in_a_flush(&device, || fs.unmount());
     assert!(fs.failure().is_some());
     assert!(fs.unmount().is_err(), "the volume was not left clean");
+}
+
+/// A device that holds up a flush and lets it fail. Like a block device of Linux, it reports lost writes to one flush only:
+/// all others succeed.
+struct Loses {
+    inner: Arc<MemoryDevice>,
+    /// For the flush that is held up: tells that it has begun, and that it is to end.
+    held_up: Mutex<Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>>,
+}
+
+impl Device for Loses {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read(offset_bytes, buf)
+    }
+    fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        self.inner.write(offset_bytes, buf)
+    }
+    fn flush(&self) -> io::Result<()> {
+        let held_up = self.held_up.lock().unwrap().take();
+        let Some((begun, end)) = held_up else { return self.inner.flush() };
+        begun.send(()).unwrap();
+        end.recv().unwrap();
+        Err(io::Error::other("lost writes"))
+    }
+    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.inner.discard(offset_bytes, length_bytes)
+    }
+}
+
+/// Fsyncs a file, and calls `act` with another one while the flush of that fsync runs, which then fails. Returns the result
+/// of the fsync, that of `act`, and true if a checkpoint counts that was written since.
+fn beside_a_flush_that_fails(
+    act: impl FnOnce(&FileSystem, Ino) -> Result<()> + Send,
+) -> (Result<()>, Result<()>, bool) {
+    let inner = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = format(&inner, "");
+    let root = volume.superblock().root_ino;
+    let [one, other] = [&b"one"[..], b"other"].map(|name| {
+        volume.begin(f2fs::engine::Caller::ADMIN).create(root, name, &NewNode::new(0o100_644)).unwrap()
+    });
+    volume.checkpoint().unwrap();
+    drop(volume);
+    let device = Arc::new(Loses { inner, held_up: Mutex::default() });
+    let fs = mounted(Engine::open(device.clone(), Options::new(Time::default)).unwrap());
+    let write = |ino: Ino| fs.write(ROOT_USER, ino, 0, b"x", WriteMode::default()).unwrap();
+    let version = || fs.quiet_read_lock().unwrap().last_checkpoint().version;
+    let before = version();
+    let ((begun, has_begun), (end, ended)) = (mpsc::channel(), mpsc::channel());
+    write(one);
+    *device.held_up.lock().unwrap() = Some((begun, ended));
+    let (first, second) = thread::scope(|scope| {
+        let first = scope.spawn(|| fs.fsync(one, SyncScope::Everything));
+        has_begun.recv().unwrap();
+        write(other);
+        let turns = fs.volume.reader_turns();
+        let second = scope.spawn(|| act(&fs, other));
+        // It lets readers in once it has written everything that its flush is for.
+        while !second.is_finished() && fs.volume.reader_turns() == turns {
+            thread::yield_now();
+        }
+        end.send(()).unwrap();
+        (first.join().unwrap(), second.join().unwrap())
+    });
+    (first, second, version() != before)
+}
+
+#[test]
+fn a_failed_flush_fails_every_fsync_whose_writes_it_may_have_lost() {
+    let (first, second, _) = beside_a_flush_that_fails(|fs, other| fs.fsync(other, SyncScope::Everything));
+    assert_eq!((first, second), (Err(Errno::IO), Err(Errno::IO)));
+}
+
+#[test]
+fn a_checkpoint_does_not_count_after_a_flush_beside_it_has_failed() {
+    let (first, second, is_new) = beside_a_flush_that_fails(|fs, _| fs.sync());
+    assert_eq!((first, second, is_new), (Err(Errno::IO), Err(Errno::IO), false));
 }
 
 /// A volume with many dirty pages, whose upkeep fails until the damaged nodes are back on the device. It has the
