@@ -57,7 +57,7 @@ impl Engine {
             }
             if scope == SyncScope::Data && self.names_are_written(ino)? {
                 drop(inode);
-                return self.flush_logs().map(Some);
+                return self.flush_logs();
             }
         }
         if renames_first || self.needs_checkpoint(&inode)? && !self.is_as_checkpointed(ino) {
@@ -76,7 +76,7 @@ impl Engine {
             // no chain runs into nodes that an earlier session left.
             return self.checkpoint_then(Reason::Sync, Then::End);
         }
-        self.write_marked(ino, scope).map(Some)
+        self.write_marked(ino, scope)
     }
 
     /// Writes the pages of a file that the checkpoint for its fsync could not write. Returns the error if
@@ -90,9 +90,9 @@ impl Engine {
     }
 
     /// Writes the logs. The flush is left to be done.
-    fn flush_logs(&mut self) -> Result<PendingSync> {
+    fn flush_logs(&mut self) -> Result<Option<PendingSync>> {
         self.write_logs()?;
-        Ok(self.pending(Work::Flush, Then::End))
+        Ok(Some(self.pending(Work::Flush, Then::End)))
     }
 
     /// Writes the pending runs of an fsync, data before the nodes that refer to it.
@@ -111,7 +111,7 @@ impl Engine {
     ///
     /// The xattr node has no checksum, and a torn one would hold a part of an attribute. So it is flushed
     /// before the mark is written, and the inode then has the mark.
-    fn write_marked(&mut self, ino: Ino, scope: SyncScope) -> Result<PendingSync> {
+    fn write_marked(&mut self, ino: Ino, scope: SyncScope) -> Result<Option<PendingSync>> {
         let own = Nid::from(ino);
         let is_new = !self.nodes().is_checkpointed(own)? && !self.nodes().since_checkpoint().is_named(ino);
         let attributes_first = self.has_unflushed_attributes(ino)?;
@@ -138,14 +138,18 @@ impl Engine {
         let last = LastNode { ino, nid: *last, is_new };
         if attributes_first {
             self.write_logs()?;
-            return Ok(self.pending(Work::Flush, Then::Mark(last)));
+            return Ok(Some(self.pending(Work::Flush, Then::Mark(last))));
         }
         self.write_mark(last)
     }
 
-    /// Writes the last node of an fsync, with the fsync mark.
-    pub(super) fn write_mark(&mut self, last: LastNode) -> Result<PendingSync> {
+    /// Writes the last node of an fsync, with the fsync mark. If the chain has ended at one of the other nodes, recovery
+    /// would not find this one, and the fsync becomes a checkpoint.
+    pub(super) fn write_mark(&mut self, last: LastNode) -> Result<Option<PendingSync>> {
         let LastNode { ino, nid, is_new } = last;
+        if self.segments().has_chain_ended() {
+            return self.checkpoint_then(Reason::Sync, Then::WriteRest(ino));
+        }
         self.nodes_mut().write_node(nid, Marks { fsync: true, dentry: nid == ino.into() && is_new })?;
         if is_new {
             self.nodes_mut().since_checkpoint_mut().note_named(ino);

@@ -123,7 +123,7 @@ impl Engine {
             Then::WriteBack(work) => self.go_on_writing_back(work),
             Then::WriteWaiting(reason) => self.write_what_waits(reason),
             Then::WriteRest(ino) => self.write_rest(ino),
-            Then::Mark(last) => self.write_mark(last).map(Some),
+            Then::Mark(last) => self.write_mark(last),
             Then::WriteLabel(new) => self.write_label(new),
             Then::FreeSpace(step) => self.free_space_from(step),
             Then::Clean(cleaning) => self.go_on_cleaning(cleaning),

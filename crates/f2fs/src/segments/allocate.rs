@@ -166,7 +166,7 @@ impl Segments {
             AllocMode::Append => log.offset + 1,
         };
         if log.is_full() {
-            // This block is allocated all the same. The next allocation returns the error.
+            // This block is allocated all the same. The next allocation tries again.
             let _opened = self.open_segment(kind, Prefree::Excluded);
         }
         let log = self.logs.get(kind);
