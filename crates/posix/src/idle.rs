@@ -38,15 +38,48 @@ impl IdleWork {
 
     /// Does the work that is due. Its errors recur in the next request, which has a caller to report them to.
     pub fn tick(&mut self, fs: &FileSystem) {
+        // The checkpoint below counts as a request itself.
+        self.idle_ticks = if fs.requests() == self.requests { self.idle_ticks + 1 } else { 0 };
         if self.last_checkpoint.elapsed() >= self.checkpoint_interval {
             let _ = fs.sync();
             self.last_checkpoint = Instant::now();
         }
         let _ = fs.apply_pending_atimes_in_background();
-        self.idle_ticks = if fs.requests() == self.requests { self.idle_ticks + 1 } else { 0 };
         if self.idle_ticks >= IDLE_TICKS && self.cleaning == BackgroundGc::On {
             let _ = fs.clean_in_idle_time();
         }
         self.requests = fs.requests();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use block::MemoryDevice;
+
+    use super::*;
+    use crate::{
+        Caller, WriteMode,
+        file_system::tests::{format, mounted},
+    };
+
+    #[test]
+    fn an_idle_volume_is_cleaned_although_checkpoints_are_frequent() {
+        const USER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+        const PUNCH_HOLE_AND_KEEP_SIZE: u32 = 3;
+        let fs = mounted(format(&Arc::new(MemoryDevice::new(256 << 20)), ""));
+        let ino = fs.create(USER, fs.root().unwrap(), b"file", 0o100_644, 0, None).unwrap().ino;
+        let write = |n: u64| fs.write(USER, ino, n << 20, &vec![1; 1 << 20], WriteMode::default());
+        let end = (0..).find(|n| write(*n).is_err()).unwrap() << 20;
+        for hole in (0..end).step_by(128 << 10) {
+            fs.allocate(USER, ino, hole, 64 << 10, PUNCH_HOLE_AND_KEEP_SIZE).unwrap();
+        }
+        fs.sync().unwrap();
+        let free = || fs.read_lock().unwrap().last_checkpoint().free_segments;
+        let before = free();
+        let mut work = IdleWork::new(&fs, Duration::ZERO, BackgroundGc::On);
+        (0..3 * IDLE_TICKS).for_each(|_| work.tick(&fs));
+        assert!(free() > before, "{} free segments, {before} before", free());
     }
 }
