@@ -252,7 +252,8 @@ impl FileSystem {
             // A volume without space for it is left clean all the same.
             let _ = super::atimes::set_atime(volume, ino, atime);
         }
-        for ino in self.inodes.drain() {
+        // A request that has taken an inode from `inodes` may come too late to release it.
+        for ino in self.inodes.drain().into_iter().chain(volume.orphans().clone()) {
             // A damaged inode stays on the volume; everything else becomes durable.
             ended = ended.and(volume.begin(f2fs::engine::Caller::ADMIN).release(ino));
         }

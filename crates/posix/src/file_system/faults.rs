@@ -1,4 +1,5 @@
-//! Tests of panics in the device, of flushes that fail, and of an upkeep that fails for a while.
+//! Tests of panics in the device, of flushes that fail, of an upkeep that fails for a while, and of an unmount in the middle
+//! of another request.
 
 use std::{
     io,
@@ -14,6 +15,7 @@ use std::{
 use block::{Device, Geometry, MemoryDevice};
 use f2fs::{
     engine::{Engine, NewNode, Options},
+    format::checkpoint::Flags,
     units::{Ino, Nid, Time},
 };
 
@@ -267,4 +269,19 @@ fn a_failed_upkeep_keeps_pending_access_times() {
     assert!(fs.pending_atimes.is_empty());
     assert_eq!(seconds(), 5, "it is applied");
     fs.unmount().unwrap();
+}
+
+#[test]
+fn an_unmount_frees_an_inode_whose_last_reference_is_being_dropped() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let fs = mounted(format(&device, ""));
+    let root = fs.root().unwrap();
+    let ino = fs.create(ROOT_USER, root, b"file", 0o100_644, 0, None).unwrap().ino;
+    fs.unlink(root, b"file").unwrap();
+    // The first half of `forget`; the unmount comes before the second one.
+    assert!(fs.inodes.forget(ino, 1, || {}));
+    fs.unmount().unwrap();
+    // With an orphan, the volume would be shown as after its removal.
+    let volume = Engine::open(device, Options::read_only()).unwrap();
+    assert!(volume.last_checkpoint().flags.has(Flags::UMOUNT));
 }
