@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 /// Date of this version. It makes the pages reproducible.
-const VERSION_DATE: &str = "2026-11-22";
+const VERSION_DATE: &str = "2026-11-23";
 /// Documents: name and text.
 const DOCUMENTS: [(&str, &str); 3] = [
     ("flashkit-filling", include_str!("../../../../docs/FILLING.md")),
