@@ -42,8 +42,9 @@ use crate::{
 };
 use transfer::{Changes, State};
 
-/// Maximum number of checks. Each repairs the findings that the repairs of the last one uncovered.
-const ROUNDS: usize = 12;
+/// Maximum number of checks. Each repairs the findings that the repairs of the last one uncovered; of a block with many
+/// owners, each separates one.
+const ROUNDS: usize = 24;
 /// Kinds whose repair concerns only the superblocks.
 const SUPERBLOCK_KINDS: [Kind; 5] = [
     Kind::SuperblockMagic,
