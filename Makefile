@@ -90,5 +90,5 @@ install:
 
 ## deb: a Debian package for the C library of this system and newer ones; scripts/try-deb tries it in a clean tree
 deb:
-	cargo build --release --locked -p flashkit
-	scripts/deb
+	cargo build --profile dist --locked -p flashkit
+	BIN=target/dist/flashkit scripts/deb
