@@ -36,8 +36,8 @@ pub use memory::MemoryDevice;
 pub use overlay::Overlay;
 pub use rng::Rng;
 pub use wrapper::{
-    Behind, Counted, Counts, Fault, Faulty, Recording, Refillable, Request, Survivors, Verb, power_cut,
-    replay, unflushed_writes,
+    Behind, Counted, Counts, Fault, Faulty, Hooked, Recording, Refillable, Request, Survivors, Verb,
+    power_cut, replay, unflushed_writes,
 };
 
 /// Largest unit that a power cut never tears, in bytes: the classic sector.

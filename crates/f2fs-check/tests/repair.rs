@@ -1,9 +1,16 @@
 //! Each kind of damage is repaired: the next check finds nothing, fsck.f2fs neither, every file that the damage did not
 //! touch is as before, and undo brings the damaged volume back.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+};
 
-use block::{Counted, Device, Fault, Faulty, MemoryDevice, Survivors, Verb, power_cut};
+use block::{Counted, Device, Fault, Faulty, Hooked, MemoryDevice, Survivors, Verb, power_cut};
 use f2fs::{
     engine::{Caller, Engine, NewNode, Options},
     format::{BLOCKS_PER_SEGMENT, inode::flag},
@@ -305,11 +312,14 @@ fn the_blocks_below_lost_indirect_nodes_of_two_levels_are_kept() {
 #[test]
 fn a_node_that_cannot_be_read_at_first_is_not_lost() {
     let d = Damaged::new();
-    let failing = Failing {
-        inner: d.device.clone(),
-        at: u64::from(d.addr(d.ino("/plain").into()).0) << 12,
-        left: 3.into(),
-    };
+    let at = u64::from(d.addr(d.ino("/plain").into()).0) << 12;
+    let left = AtomicI64::new(3);
+    let failing = Hooked::new(d.device.clone(), move |verb, range: Range<u64>| {
+        match verb == Verb::Read && range.contains(&at) && left.fetch_sub(1, Ordering::Relaxed) > 0 {
+            true => Err(std::io::Error::other("a transient error")),
+            false => Ok(()),
+        }
+    });
     let report = support::report(Arc::new(failing));
     assert!(report.is_clean(), "{}", support::lines(&report));
 }
@@ -456,39 +466,6 @@ fn a_kind_that_only_one_damaged_inode_tells_needs_a_person() {
     let kinds: Vec<&str> = plan.report.findings().iter().map(|finding| finding.kind.name()).collect();
     assert_eq!(kinds, ["dentry-type"]);
     assert_eq!(plan.certainty(), Certainty::Unclear);
-}
-
-/// A device on which the first reads of a block fail.
-struct Failing {
-    inner: Arc<MemoryDevice>,
-    at: u64,
-    left: std::sync::atomic::AtomicI64,
-}
-
-impl Device for Failing {
-    fn geometry(&self) -> block::Geometry {
-        self.inner.geometry()
-    }
-
-    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> std::io::Result<()> {
-        let hits = (offset_bytes..offset_bytes + buf.len() as u64).contains(&self.at);
-        if hits && self.left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) > 0 {
-            return Err(std::io::Error::other("a transient error"));
-        }
-        self.inner.read(offset_bytes, buf)
-    }
-
-    fn write(&self, offset_bytes: u64, buf: &[u8]) -> std::io::Result<()> {
-        self.inner.write(offset_bytes, buf)
-    }
-
-    fn flush(&self) -> std::io::Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> std::io::Result<()> {
-        self.inner.discard(offset_bytes, length_bytes)
-    }
 }
 
 /// Paths that a damage changes although it is repaired; with a plus those that are new.

@@ -9,7 +9,7 @@ mod volume;
 
 use std::{mem::offset_of, ops::Range, sync::Arc};
 
-use block::{Device, Geometry, MemoryDevice};
+use block::{Device, Hooked, MemoryDevice, Verb};
 use f2fs::{
     engine::{Caller, Engine, FinalSymlink, NewNode, Options as VolumeOptions, SetAttr},
     format::inode::{flag, raw::InodeHead},
@@ -209,47 +209,22 @@ fn a_truncated_image_has_the_files_before_its_end() {
     assert!(safe > 100 && found == safe, "{found} of {safe}");
 }
 
-/// A device with sectors that cannot be read.
-struct BadSectors(Arc<MemoryDevice>);
-
-impl BadSectors {
-    fn is_bad(at: u64) -> bool {
-        at > 4 << 20 && at / BLOCK % 40 == 7
-    }
-}
-
-impl Device for BadSectors {
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-
-    fn read(&self, at: u64, buf: &mut [u8]) -> std::io::Result<()> {
-        let mut sectors = (at..at + buf.len() as u64).step_by(512);
-        if sectors.any(BadSectors::is_bad) {
-            return Err(std::io::Error::other("a bad sector"));
-        }
-        self.0.read(at, buf)
-    }
-
-    fn write(&self, _: u64, _: &[u8]) -> std::io::Result<()> {
-        panic!("a rescue writes");
-    }
-
-    fn flush(&self) -> std::io::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: u64, _: u64) -> std::io::Result<()> {
-        panic!("a rescue discards");
-    }
+/// Returns true if the sector at a byte cannot be read.
+fn is_bad(at: u64) -> bool {
+    at > 4 << 20 && at / BLOCK % 40 == 7
 }
 
 #[test]
 fn unreadable_sectors_cost_only_the_files_that_they_hit() {
     let device = sound(0);
     let expected = tree_of(device.clone());
-    let result = rescued(Arc::new(BadSectors(device)), &Options::default());
-    let (safe, found) = untouched(0, &expected, &result, BadSectors::is_bad);
+    let bad = Hooked::new(device, |verb, range: Range<u64>| match verb {
+        Verb::Read if range.step_by(512).any(is_bad) => Err(std::io::Error::other("a bad sector")),
+        Verb::Read | Verb::Flush => Ok(()),
+        Verb::Write | Verb::Discard => panic!("a rescue changes the device"),
+    });
+    let result = rescued(Arc::new(bad), &Options::default());
+    let (safe, found) = untouched(0, &expected, &result, is_bad);
     println!("{found} of {safe} files");
     assert!(safe > 100 && found == safe, "{found} of {safe}");
     assert!(result.rescue.facts().unreadable_blocks > 0 && !result.losses.is_empty());

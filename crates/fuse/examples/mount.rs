@@ -1,9 +1,9 @@
 //! Mounts a volume in the foreground: `mount IMAGE DIR [OPTIONS [FLUSH_MS]]`. Prints `ready` once it answers requests. With
 //! the last argument, each flush of the device takes so many milliseconds longer.
 
-use std::{env, error::Error, io, process::ExitCode, sync::Arc, thread, time::Duration};
+use std::{env, error::Error, process::ExitCode, sync::Arc, thread, time::Duration};
 
-use block::{Device, DiscardUnit, Geometry};
+use block::{Device, Hooked, Verb};
 use flashkit_fuse::{Event, Mount, MountOptions};
 use image::Source;
 
@@ -26,7 +26,13 @@ fn run() -> Result<(), Box<dyn Error>> {
     options.apply(&arguments.next().unwrap_or_default())?;
     let flush_ms: u64 = arguments.next().map_or(Ok(0), |text| text.parse())?;
     let delay = Duration::from_millis(flush_ms);
-    let wrap = |inner| Arc::new(SlowFlush { inner, delay }) as Arc<dyn Device>;
+    let wait = move |verb, _| {
+        if verb == Verb::Flush {
+            thread::sleep(delay);
+        }
+        Ok(())
+    };
+    let wrap = |inner| Arc::new(Hooked::new(inner, wait)) as Arc<dyn Device>;
     let mount = Mount::wrapping(&[Source::parse(image)], dir.as_ref(), options, wrap)?;
     if let Some(reason) = mount.read_only_reason() {
         eprintln!("mounted read-only: {reason}");
@@ -37,34 +43,6 @@ fn run() -> Result<(), Box<dyn Error>> {
     };
     mount.run(ready, report)?;
     Ok(())
-}
-
-/// A device of which each flush takes longer.
-struct SlowFlush {
-    inner: Arc<dyn Device>,
-    delay: Duration,
-}
-
-impl Device for SlowFlush {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.inner.read(offset_bytes, buf)
-    }
-    fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
-        self.inner.write(offset_bytes, buf)
-    }
-    fn flush(&self) -> io::Result<()> {
-        thread::sleep(self.delay);
-        self.inner.flush()
-    }
-    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
-        self.inner.discard(offset_bytes, length_bytes)
-    }
-    fn discard_unit(&self) -> Option<DiscardUnit> {
-        self.inner.discard_unit()
-    }
 }
 
 fn report(event: &Event) {

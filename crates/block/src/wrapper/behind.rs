@@ -207,32 +207,15 @@ impl<D: Device + 'static> Drop for Behind<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Fault, Faulty, MemoryDevice, Rng, Verb};
-
-    /// A device whose writes panic.
-    struct Panics(MemoryDevice);
-
-    impl Device for Panics {
-        fn geometry(&self) -> Geometry {
-            self.0.geometry()
-        }
-        fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
-            self.0.read(offset_bytes, buf)
-        }
-        fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
-            panic!("on purpose")
-        }
-        fn flush(&self) -> io::Result<()> {
-            Ok(())
-        }
-        fn discard(&self, _: u64, _: u64) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::{Fault, Faulty, Hooked, MemoryDevice, Rng, Verb};
 
     #[test]
     fn callers_do_not_wait_for_a_device_that_panicked() {
-        let device = Behind::new(Panics(MemoryDevice::new(1 << 20)), 1 << 20);
+        let panics = Hooked::new(MemoryDevice::new(1 << 20), |verb, _| {
+            assert!(verb != Verb::Write, "a fault of the device");
+            Ok(())
+        });
+        let device = Behind::new(panics, 1 << 20);
         device.write(0, &[1; 4096]).expect("it is queued");
         device.read(0, &mut [0; 4096]).expect("the previous content");
         assert!(device.flush().is_err() && device.write(0, &[1; 512]).is_err());
