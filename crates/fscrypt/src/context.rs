@@ -117,17 +117,6 @@ pub enum IvScheme {
     InoLblk32,
 }
 
-impl IvScheme {
-    fn flag(self) -> u8 {
-        match self {
-            IvScheme::PerFileKey => 0,
-            IvScheme::DirectKey => DIRECT_KEY,
-            IvScheme::InoLblk64 => IV_INO_LBLK_64,
-            IvScheme::InoLblk32 => IV_INO_LBLK_32,
-        }
-    }
-}
-
 /// A context, checked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Context {
@@ -210,33 +199,6 @@ impl Context {
         )))
     }
 
-    /// Returns the context as it is stored.
-    #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let flags = self.padding | self.scheme.flag();
-        let (contents, names) = (self.contents.number(), self.names.number());
-        match &self.key {
-            KeyName::Descriptor(key) => [&[1, contents, names, flags], &key[..], &self.nonce[..]].concat(),
-            KeyName::Identifier(key) => {
-                let head = [2, contents, names, flags, self.log_data_unit_bytes, 0, 0, 0];
-                [&head[..], &key[..], &self.nonce[..]].concat()
-            }
-        }
-    }
-
-    /// Returns the context of a new file or directory in a directory that has this one.
-    #[must_use]
-    pub fn inherited(&self, nonce: [u8; NONCE_BYTES]) -> Context {
-        Context { nonce, ..self.clone() }
-    }
-
-    /// Returns true if another context has the same policy: a file that has it may be moved into a directory that has
-    /// this one.
-    #[must_use]
-    pub fn has_policy_of(&self, other: &Context) -> bool {
-        *self == other.inherited(self.nonce)
-    }
-
     /// Padding of names in bytes.
     pub(crate) fn padding_bytes(&self) -> usize {
         4 << self.padding
@@ -272,16 +234,28 @@ mod tests {
     }
 
     #[test]
-    fn contexts_are_stored_as_they_were_read() {
+    fn contexts_of_both_versions_and_all_schemes_are_parsed() {
+        use IvScheme::{DirectKey, InoLblk32, InoLblk64, PerFileKey};
         let first = [&[1, 1, 4, 2][..], &[0xD0; 8], &[9; 16]].concat();
-        for bytes in [first, v2([1, 4, 3]), v2([1, 10, 0]), v2([9, 9, 7]), v2([5, 6, 1]), v2([1, 4, 0x11])] {
-            assert_eq!(Context::parse(&bytes).expect("a context").to_bytes(), bytes);
+        let context = Context::parse(&first).expect("a context");
+        assert_eq!((context.key, context.nonce), (KeyName::Descriptor([0xD0; 8]), [9; 16]));
+        assert_eq!((context.contents, context.names, context.padding), (Mode::Aes256Xts, Mode::Aes256Cts, 2));
+        for (modes_and_flags, contents, names, scheme, padding_bytes) in [
+            ([1, 4, 3], Mode::Aes256Xts, Mode::Aes256Cts, PerFileKey, 32),
+            ([1, 10, 0], Mode::Aes256Xts, Mode::Aes256Hctr2, PerFileKey, 4),
+            ([9, 9, 7], Mode::Adiantum, Mode::Adiantum, DirectKey, 32),
+            ([5, 6, 1], Mode::Aes128Cbc, Mode::Aes128Cts, PerFileKey, 8),
+            ([1, 4, 9], Mode::Aes256Xts, Mode::Aes256Cts, InoLblk64, 8),
+            ([1, 4, 0x11], Mode::Aes256Xts, Mode::Aes256Cts, InoLblk32, 8),
+        ] {
+            let context = Context::parse(&v2(modes_and_flags)).expect("a context");
+            assert_eq!(context.key.to_string(), "a5".repeat(16));
+            assert_eq!((context.contents, context.names, context.scheme), (contents, names, scheme));
+            assert_eq!(
+                (context.padding_bytes(), context.nonce[0], context.nonce[15]),
+                (padding_bytes, 1, 16)
+            );
         }
-        let context = Context::parse(&v2([1, 4, 3])).expect("a context");
-        assert_eq!((context.padding_bytes(), context.nonce[0]), (32, 1));
-        assert_eq!(context.key.to_string(), "a5".repeat(16));
-        assert!(context.inherited([0; 16]).has_policy_of(&context));
-        assert!(!Context::parse(&v2([1, 10, 3])).expect("a context").has_policy_of(&context));
     }
 
     #[test]

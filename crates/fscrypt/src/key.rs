@@ -178,7 +178,7 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-/// The master keys at hand.
+/// The known master keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keyring {
     keys: Vec<Arc<Key>>,
