@@ -247,16 +247,8 @@ fn run() -> Result<()> {
                 manifest.write_json(&mut out)?;
             }
         }
-        Task::Golden { again, names } => {
-            let known: Vec<_> = golden::recipes().collect();
-            if let Some(name) = names.iter().find(|name| known.iter().all(|recipe| recipe.name != **name)) {
-                bail!("unknown golden image {name}");
-            }
-            let wanted =
-                known.into_iter().filter(|it| names.is_empty() || names.iter().any(|n| n == it.name));
-            let wanted: Vec<_> = wanted.collect();
-            if again { golden::judge_again(&wanted)? } else { golden::make(&wanted)? }
-        }
+        Task::Golden { again: true, names } => golden::judge_again(&recipes(&names)?)?,
+        Task::Golden { again: false, names } => golden::make(&recipes(&names)?)?,
         Task::Study => study::run()?,
         Task::Tree { tree } => real_tree::run(tree)?,
         Task::Bench { subject } => bench::bench(subject)?,
@@ -292,4 +284,14 @@ fn run() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the recipes of these golden images; without names, all.
+fn recipes(names: &[String]) -> Result<Vec<golden::Recipe>> {
+    let known: Vec<_> = golden::recipes().collect();
+    if let Some(name) = names.iter().find(|name| known.iter().all(|recipe| recipe.name != **name)) {
+        bail!("unknown golden image {name}");
+    }
+    let wanted = |recipe: &golden::Recipe| names.is_empty() || names.iter().any(|name| name == recipe.name);
+    Ok(known.into_iter().filter(wanted).collect())
 }

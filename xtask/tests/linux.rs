@@ -432,15 +432,7 @@ fn linux_sees_our_projects_and_enforces_our_limits() {
     let project =
         |name: &[u8]| ours.manifest.entries.iter().find(|it| it.path.0 == name).map(|it| it.project);
     assert_eq!((project(b"project/heir"), project(b"other")), (Some(42), Some(4_000_000_000)));
-    let limits = [
-        (
-            QuotaKind::User,
-            1000,
-            QuotaLimits { space_hard_kib: 1024, inodes_hard: 2, ..QuotaLimits::default() },
-        ),
-        (QuotaKind::Group, 500, QuotaLimits { space_hard_kib: 256, ..QuotaLimits::default() }),
-        (QuotaKind::Project, 42, QuotaLimits { space_hard_kib: 4096, ..QuotaLimits::default() }),
-    ];
+    let limits = limits();
     let mut volume = engine::open(&path).expect("it opens");
     for (kind, id, limit) in limits {
         volume.begin(Caller::ADMIN).set_quota_limits(kind, id, limit).expect("limits can be set");
@@ -449,7 +441,33 @@ fn linux_sees_our_projects_and_enforces_our_limits() {
     drop(volume);
     compare(&[ours]);
 
-    let mut vm = Vm::boot(Machine::Amd64, &[Disk::writable(&path)]).expect("the machine boots");
+    write_up_to_limits_on_linux(&path);
+    model::fsck::fsck_image(&path).unwrap();
+    let volume = engine::open_read_only(&path).expect("it opens");
+    for (kind, id, limit) in limits {
+        let now = volume.quota_of(kind, id).expect("the quota is there");
+        let used_kib = now.space.get().div_ceil(1024);
+        assert_eq!(now.block_hard_limit.get(), limit.space_hard_kib, "{kind:?}");
+        assert!(
+            (limit.space_hard_kib / 2..=limit.space_hard_kib).contains(&used_kib),
+            "{kind:?}: {used_kib}"
+        );
+    }
+}
+
+/// Limits of a user, a group and a project.
+fn limits() -> [(QuotaKind, u32, QuotaLimits); 3] {
+    let space = |space_hard_kib| QuotaLimits { space_hard_kib, ..QuotaLimits::default() };
+    [
+        (QuotaKind::User, 1000, QuotaLimits { inodes_hard: 2, ..space(1024) }),
+        (QuotaKind::Group, 500, space(256)),
+        (QuotaKind::Project, 42, space(4096)),
+    ]
+}
+
+/// Linux changes the volume within its limits, and refuses changes beyond them.
+fn write_up_to_limits_on_linux(path: &Path) {
+    let mut vm = Vm::boot(Machine::Amd64, &[Disk::writable(path)]).expect("the machine boots");
     let mut stage = golden::stage::Stage::new(&mut vm, 0, PathBuf::new());
     // Without these options Linux counts usage but refuses no write.
     stage.mount("usrquota,grpquota,prjquota").expect("Linux mounts it");
@@ -475,16 +493,4 @@ fn linux_sees_our_projects_and_enforces_our_limits() {
         assert_eq!(refused, Some(errno), "{op:?}");
     }
     golden::stage::Stage::new(&mut vm, 0, PathBuf::new()).unmount().expect("Linux unmounts");
-    drop(vm);
-    model::fsck::fsck_image(&path).unwrap();
-    let volume = engine::open_read_only(&path).expect("it opens");
-    for (kind, id, limit) in limits {
-        let now = volume.quota_of(kind, id).expect("the quota is there");
-        let used_kib = now.space.get().div_ceil(1024);
-        assert_eq!(now.block_hard_limit.get(), limit.space_hard_kib, "{kind:?}");
-        assert!(
-            (limit.space_hard_kib / 2..=limit.space_hard_kib).contains(&used_kib),
-            "{kind:?}: {used_kib}"
-        );
-    }
 }

@@ -103,49 +103,54 @@ fn assert_same(volume: &Engine, expected: &Content, skip: &[&str]) {
             }
             _ => (entry, data),
         };
-        let stat = volume.stat(*ino).unwrap();
-        let meta = &first.meta;
-        assert_eq!(
-            (stat.uid, stat.gid, stat.mode & 0o7777),
-            (meta.uid, meta.gid, meta.permissions),
-            "{shown}"
-        );
-        assert_eq!((stat.mtime, Some(stat.ctime)), (meta.mtime, meta.ctime.or(Some(meta.mtime))), "{shown}");
-        if !matches!(first.kind, Kind::Symlink { .. }) {
-            // Reading a link on the host changes its time of last access.
-            assert_eq!(Some(stat.atime), meta.atime.or(Some(meta.mtime)), "{shown}");
-        }
-        let mut names = volume.list_xattrs(*ino).unwrap();
-        names.sort();
-        let xattrs: Vec<_> =
-            names.iter().map(|name| (name.clone(), volume.get_xattr(*ino, name).unwrap())).collect();
-        let wanted: Vec<_> = meta.xattrs.iter().map(|x| (x.name.clone(), x.value.clone())).collect();
-        assert_eq!(xattrs, wanted, "{shown}");
-        match &first.kind {
-            Kind::Directory => assert_eq!(stat.kind, FileType::Directory, "{shown}"),
-            Kind::File { size, data: runs } => {
-                assert_eq!((stat.kind, stat.size), (FileType::Regular, *size), "{shown}");
-                let mut read = vec![0; *size as usize];
-                assert_eq!(volume.read(*ino, 0, &mut read).unwrap(), read.len());
-                assert!(read == *data, "{shown}");
-                if let Some(runs) = runs {
-                    let bytes = volume.superblock().block_size.bytes() as u64;
-                    let stored: u64 =
-                        runs.iter().map(|run| run.end.div_ceil(bytes) - run.start / bytes).sum();
-                    let blocks = stat.sectors * 512 / bytes;
-                    assert!(blocks <= stored + 3, "{shown}: {blocks} blocks for {stored}");
-                }
-            }
-            Kind::Symlink { target } => assert_eq!(volume.read_link(*ino).unwrap(), *target, "{shown}"),
-            Kind::CharDevice(number) | Kind::BlockDevice(number) => {
-                assert_eq!(stat.device, Some(*number), "{shown}");
-            }
-            Kind::Fifo => assert_eq!(stat.kind, FileType::Fifo, "{shown}"),
-            Kind::Socket => assert_eq!(stat.kind, FileType::Socket, "{shown}"),
-            Kind::HardLink { .. } => unreachable!("first names are not links"),
-        }
+        assert_same_attributes(volume, *ino, first, &shown);
+        assert_same_content(volume, *ino, &first.kind, data, &shown);
     }
     assert_eq!(seen, expected.len(), "something is missing");
+}
+
+/// Compares owners, times and extended attributes of a file with those of its entry.
+fn assert_same_attributes(volume: &Engine, ino: Ino, entry: &Entry, shown: &str) {
+    let (stat, meta) = (volume.stat(ino).unwrap(), &entry.meta);
+    assert_eq!((stat.uid, stat.gid, stat.mode & 0o7777), (meta.uid, meta.gid, meta.permissions), "{shown}");
+    assert_eq!((stat.mtime, Some(stat.ctime)), (meta.mtime, meta.ctime.or(Some(meta.mtime))), "{shown}");
+    if !matches!(entry.kind, Kind::Symlink { .. }) {
+        // Reading a link on the host changes its time of last access.
+        assert_eq!(Some(stat.atime), meta.atime.or(Some(meta.mtime)), "{shown}");
+    }
+    let mut names = volume.list_xattrs(ino).unwrap();
+    names.sort();
+    let xattrs: Vec<_> =
+        names.iter().map(|name| (name.clone(), volume.get_xattr(ino, name).unwrap())).collect();
+    let wanted: Vec<_> = meta.xattrs.iter().map(|x| (x.name.clone(), x.value.clone())).collect();
+    assert_eq!(xattrs, wanted, "{shown}");
+}
+
+/// Compares the type and the data of a file with those of its entry.
+fn assert_same_content(volume: &Engine, ino: Ino, kind: &Kind, data: &[u8], shown: &str) {
+    let stat = volume.stat(ino).unwrap();
+    match kind {
+        Kind::Directory => assert_eq!(stat.kind, FileType::Directory, "{shown}"),
+        Kind::File { size, data: runs } => {
+            assert_eq!((stat.kind, stat.size), (FileType::Regular, *size), "{shown}");
+            let mut read = vec![0; *size as usize];
+            assert_eq!(volume.read(ino, 0, &mut read).unwrap(), read.len());
+            assert!(read == *data, "{shown}");
+            if let Some(runs) = runs {
+                let bytes = volume.superblock().block_size.bytes() as u64;
+                let stored: u64 = runs.iter().map(|run| run.end.div_ceil(bytes) - run.start / bytes).sum();
+                let blocks = stat.sectors * 512 / bytes;
+                assert!(blocks <= stored + 3, "{shown}: {blocks} blocks for {stored}");
+            }
+        }
+        Kind::Symlink { target } => assert_eq!(volume.read_link(ino).unwrap(), *target, "{shown}"),
+        Kind::CharDevice(number) | Kind::BlockDevice(number) => {
+            assert_eq!(stat.device, Some(*number), "{shown}");
+        }
+        Kind::Fifo => assert_eq!(stat.kind, FileType::Fifo, "{shown}"),
+        Kind::Socket => assert_eq!(stat.kind, FileType::Socket, "{shown}"),
+        Kind::HardLink { .. } => unreachable!("first names are not links"),
+    }
 }
 
 #[test]

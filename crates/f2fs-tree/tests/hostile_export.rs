@@ -48,69 +48,35 @@ fn entry_at(volume: &Engine, dir: Ino, name: &[u8]) -> (u64, u64) {
     (start + dentry as u64, start + name as u64)
 }
 
-/// Makes a volume whose export could write into `outside`. With `links_first`, the links precede the
-/// directories and files of the same names, and are found under those names.
-fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
+/// Order of links and of the directories and files of the same names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LinkOrder {
+    /// The links precede, and a lookup finds them.
+    First,
+    /// The links follow.
+    Last,
+}
+
+/// Makes a volume whose export could write into `outside`.
+fn hostile(outside: &Path, order: LinkOrder) -> Arc<dyn Device> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
     let far = outside.as_os_str().as_encoded_bytes();
-    let node = NewNode::new;
-    let make = |volume: &mut Engine| -> Result<(Ino, Ino)> {
-        let links = |volume: &mut Engine| -> Result<()> {
-            volume.begin(Caller::ADMIN).symlink(ROOT, b"D", far, &node(LINK))?;
-            volume.begin(Caller::ADMIN).symlink(ROOT, b"E", b"../outside", &node(LINK))?;
-            let file = [far, b"/canary"].concat();
-            volume.begin(Caller::ADMIN).symlink(ROOT, b"F", &file, &node(LINK)).map(drop)
-        };
-        if links_first {
-            links(volume)?;
-        }
-        // Directories and a file that later get the names of the links, and further names elsewhere for files
-        // in them.
-        for (dir, other) in [(&b"d"[..], &b"link-1"[..]), (b"e", b"link-2")] {
-            let dir = volume.begin(Caller::ADMIN).create(ROOT, dir, &node(DIR))?;
-            let file = volume.begin(Caller::ADMIN).create(dir, b"canary", &node(FILE))?;
-            volume.begin(Caller::ADMIN).write(file, 0, b"overwritten")?;
-            volume.begin(Caller::ADMIN).set_xattr(file, b"user.note", b"x", XattrMode::Set)?;
-            volume.begin(Caller::ADMIN).link(file, ROOT, other)?;
-            volume.begin(Caller::ADMIN).create(dir, b"new", &node(FILE))?;
-        }
-        let file = volume.begin(Caller::ADMIN).create(ROOT, b"f", &node(FILE))?;
-        volume.begin(Caller::ADMIN).write(file, 0, b"overwritten")?;
-        volume.begin(Caller::ADMIN).create(
-            ROOT,
-            b"g",
-            &NewNode { device: Some(DeviceNumber { major: 1, minor: 3 }), ..node(0o020_777) },
-        )?;
-        volume.begin(Caller::ADMIN).symlink(ROOT, b"G", &[far, b"/canary"].concat(), &node(LINK))?;
-        volume.begin(Caller::ADMIN).create(ROOT, b"h", &node(0o010_777))?;
-        volume.begin(Caller::ADMIN).symlink(ROOT, b"H", &[far, b"/canary"].concat(), &node(LINK))?;
-        if !links_first {
-            links(volume)?;
-        }
-        // Names that lead elsewhere.
-        let odd = volume.begin(Caller::ADMIN).create(ROOT, b"odd", &node(DIR))?;
-        for name in [&b"x1"[..], b"y", b"up_canary", b"_outside", b"z0z"] {
-            let inside = volume.begin(Caller::ADMIN).create(odd, name, &node(DIR))?;
-            volume.begin(Caller::ADMIN).create(inside, b"canary", &node(FILE))?;
-        }
-        // Directories that contain themselves, one another and their parents.
-        let cycle = volume.begin(Caller::ADMIN).create(ROOT, b"cycle", &node(DIR))?;
-        for name in [&b"self"[..], b"above", b"other"] {
-            volume.begin(Caller::ADMIN).create(cycle, name, &node(DIR))?;
-        }
-        let last = volume.begin(Caller::ADMIN).create(ROOT, b"zz-last", &node(FILE))?;
-        volume.begin(Caller::ADMIN).write(last, 0, b"arrives")?;
-        Ok((odd, cycle))
-    };
-    let (odd, cycle) = make(&mut volume).expect("it fits");
+    if order == LinkOrder::First {
+        make_links(&mut volume, far).expect("it fits");
+    }
+    make_targets(&mut volume, far).expect("it fits");
+    if order == LinkOrder::Last {
+        make_links(&mut volume, far).expect("it fits");
+    }
+    let (odd, cycle) = make_dirs(&mut volume).expect("it fits");
     volume.unmount().expect("it is written");
     let volume = Engine::open(device.clone(), Options::read_only()).expect("a good volume");
     let rename = |dir: Ino, from: &[u8], to: &[u8]| {
         assert_eq!(from.len(), to.len());
         let (dentry, name) = entry_at(&volume, dir, from);
         device.write(name, to).expect("in memory");
-        if links_first {
+        if order == LinkOrder::First {
             // With this hash, a lookup finds this name.
             device.write(dentry, &name_hash(to).to_le_bytes()).expect("in memory");
         }
@@ -130,6 +96,57 @@ fn hostile(outside: &Path, links_first: bool) -> Arc<dyn Device> {
         device.write(at, &ino.0.to_le_bytes()).expect("in memory");
     }
     device
+}
+
+/// Makes links that lead to `far` and later get the names of directories and of a file.
+fn make_links(volume: &mut Engine, far: &[u8]) -> Result<()> {
+    let node = NewNode::new(LINK);
+    volume.begin(Caller::ADMIN).symlink(ROOT, b"D", far, &node)?;
+    volume.begin(Caller::ADMIN).symlink(ROOT, b"E", b"../outside", &node)?;
+    volume.begin(Caller::ADMIN).symlink(ROOT, b"F", &[far, b"/canary"].concat(), &node).map(drop)
+}
+
+/// Makes the directories and the file of the names that the links get, further names elsewhere for files in them, and
+/// devices beside links.
+fn make_targets(volume: &mut Engine, far: &[u8]) -> Result<()> {
+    let node = NewNode::new;
+    for (dir, other) in [(&b"d"[..], &b"link-1"[..]), (b"e", b"link-2")] {
+        let dir = volume.begin(Caller::ADMIN).create(ROOT, dir, &node(DIR))?;
+        let file = volume.begin(Caller::ADMIN).create(dir, b"canary", &node(FILE))?;
+        volume.begin(Caller::ADMIN).write(file, 0, b"overwritten")?;
+        volume.begin(Caller::ADMIN).set_xattr(file, b"user.note", b"x", XattrMode::Set)?;
+        volume.begin(Caller::ADMIN).link(file, ROOT, other)?;
+        volume.begin(Caller::ADMIN).create(dir, b"new", &node(FILE))?;
+    }
+    let file = volume.begin(Caller::ADMIN).create(ROOT, b"f", &node(FILE))?;
+    volume.begin(Caller::ADMIN).write(file, 0, b"overwritten")?;
+    volume.begin(Caller::ADMIN).create(
+        ROOT,
+        b"g",
+        &NewNode { device: Some(DeviceNumber { major: 1, minor: 3 }), ..node(0o020_777) },
+    )?;
+    let canary = [far, b"/canary"].concat();
+    volume.begin(Caller::ADMIN).symlink(ROOT, b"G", &canary, &node(LINK))?;
+    volume.begin(Caller::ADMIN).create(ROOT, b"h", &node(0o010_777))?;
+    volume.begin(Caller::ADMIN).symlink(ROOT, b"H", &canary, &node(LINK)).map(drop)
+}
+
+/// Makes a directory of names that later lead elsewhere, and one of directories that later contain themselves, one
+/// another and their parents. Returns both.
+fn make_dirs(volume: &mut Engine) -> Result<(Ino, Ino)> {
+    let node = NewNode::new;
+    let odd = volume.begin(Caller::ADMIN).create(ROOT, b"odd", &node(DIR))?;
+    for name in [&b"x1"[..], b"y", b"up_canary", b"_outside", b"z0z"] {
+        let inside = volume.begin(Caller::ADMIN).create(odd, name, &node(DIR))?;
+        volume.begin(Caller::ADMIN).create(inside, b"canary", &node(FILE))?;
+    }
+    let cycle = volume.begin(Caller::ADMIN).create(ROOT, b"cycle", &node(DIR))?;
+    for name in [&b"self"[..], b"above", b"other"] {
+        volume.begin(Caller::ADMIN).create(cycle, name, &node(DIR))?;
+    }
+    let last = volume.begin(Caller::ADMIN).create(ROOT, b"zz-last", &node(FILE))?;
+    volume.begin(Caller::ADMIN).write(last, 0, b"arrives")?;
+    Ok((odd, cycle))
 }
 
 /// Records everything visible of the files in a directory, by path.
@@ -223,17 +240,17 @@ fn run(
 #[test]
 fn a_hostile_volume_stays_in_the_destination() {
     let owners = Owners::permitted();
-    for (links_first, keep_going, overwrite) in [
-        (false, false, false),
-        (false, true, false),
-        (true, false, false),
-        (true, true, false),
-        (true, true, true),
+    for (order, keep_going, overwrite) in [
+        (LinkOrder::Last, false, false),
+        (LinkOrder::Last, true, false),
+        (LinkOrder::First, false, false),
+        (LinkOrder::First, true, false),
+        (LinkOrder::First, true, true),
     ] {
         let bench = Bench::new();
         let after_loss = if keep_going { AfterLoss::Continue } else { AfterLoss::Stop };
-        let how = format!("links first: {links_first}, -k: {keep_going}, --overwrite: {overwrite}");
-        let device = hostile(&bench.dir.path().join("outside"), links_first);
+        let how = format!("links {order:?}, -k: {keep_going}, --overwrite: {overwrite}");
+        let device = hostile(&bench.dir.path().join("outside"), order);
         // The second time, everything exists already.
         for _ in 0..2 {
             let mut sink = DirSink::new(&bench.out(), owners).expect("a directory");
@@ -246,7 +263,7 @@ fn a_hostile_volume_stays_in_the_destination() {
             if keep_going {
                 let mut names = vec!["d", "e", "f", "g", "h", "cycle/self", "cycle/above", "odd"];
                 // Otherwise it leads to a directory without another name.
-                names.extend((!links_first).then_some("cycle/other"));
+                names.extend((order == LinkOrder::Last).then_some("cycle/other"));
                 for name in names {
                     assert!(
                         lost.iter().any(|lost| lost.starts_with(&format!("{name}: "))),
@@ -261,11 +278,12 @@ fn a_hostile_volume_stays_in_the_destination() {
 
 #[test]
 fn the_archive_of_a_hostile_volume_is_harmless() {
-    for (links_first, keep_going) in [(false, false), (false, true), (true, false), (true, true)] {
+    let orders = [LinkOrder::First, LinkOrder::Last];
+    for (order, keep_going) in orders.into_iter().flat_map(|order| [(order, false), (order, true)]) {
         let bench = Bench::new();
         let after_loss = if keep_going { AfterLoss::Continue } else { AfterLoss::Stop };
-        let how = format!("links first: {links_first}, -k: {keep_going}");
-        let device = hostile(&bench.dir.path().join("outside"), links_first);
+        let how = format!("links {order:?}, -k: {keep_going}");
+        let device = hostile(&bench.dir.path().join("outside"), order);
         let mut sink = TarSink::new(Vec::new(), Holes::Filled);
         let (done, _) = run(&device, &mut sink, after_loss);
         assert_eq!(done.is_ok(), keep_going, "{how}: {done:?}");

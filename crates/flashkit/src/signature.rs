@@ -95,7 +95,7 @@ impl<'a> Windows<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, os::unix::fs::FileExt, process::Command};
+    use std::{fs::File, os::unix::fs::FileExt, path::Path, process::Command};
 
     use block::MemoryDevice;
 
@@ -208,6 +208,48 @@ mod tests {
         }
     }
 
+    /// Programs that make formats, with their arguments before the file.
+    const MAKERS: &[(&str, &[&str])] = &[
+        ("mke2fs", &["-q", "-F", "-t", "ext4"]),
+        ("mkfs.xfs", &["-q", "-f"]),
+        ("mkfs.btrfs", &["-q", "-f"]),
+        ("mkfs.vfat", &[]),
+        ("mkfs.exfat", &["-q"]),
+        ("mkfs.nilfs2", &["-q", "-f"]),
+        ("mkfs.f2fs", &["-q", "-f"]),
+        ("mkfs.minix", &[]),
+        ("mkfs.cramfs", &[]),
+        ("mkfs.bfs", &[]),
+        ("mkfs.jfs", &["-q"]),
+        ("mkfs.reiserfs", &["-q", "-ff"]),
+        ("mkfs.udf", &[]),
+        ("mkfs.hfsplus", &[]),
+        ("mkfs.ntfs", &["-q", "-F"]),
+        ("mkswap", &[]),
+        ("mkswap", &["-p", "65536"]),
+        ("bcachefs", &["format", "-q"]),
+        (
+            "cryptsetup",
+            &[
+                "-q",
+                "luksFormat",
+                "--pbkdf-force-iterations",
+                "4",
+                "--pbkdf",
+                "argon2id",
+                "--key-file",
+                "/dev/zero",
+                "--keyfile-size",
+                "8",
+            ],
+        ),
+        ("sfdisk", &["-q", "--label", "gpt"]),
+        ("sfdisk", &["-q", "--label", "gpt", "--sector-size", "4096"]),
+        ("sfdisk", &["-q", "--label", "dos"]),
+        ("sfdisk", &["-q", "--label", "sun"]),
+        ("sfdisk", &["-q", "--label", "sgi"]),
+    ];
+
     /// wipefs of util-linux reports a format only if magic and checksums agree. Everything that it reports
     /// must be found.
     #[test]
@@ -218,49 +260,10 @@ mod tests {
         // One partition, for sfdisk.
         let script = dir.path().join("script");
         std::fs::write(&script, ",\n").unwrap();
-        for (program, arguments) in [
-            ("mke2fs", &["-q", "-F", "-t", "ext4"][..]),
-            ("mkfs.xfs", &["-q", "-f"]),
-            ("mkfs.btrfs", &["-q", "-f"]),
-            ("mkfs.vfat", &[]),
-            ("mkfs.exfat", &["-q"]),
-            ("mkfs.nilfs2", &["-q", "-f"]),
-            ("mkfs.f2fs", &["-q", "-f"]),
-            ("mkfs.minix", &[]),
-            ("mkfs.cramfs", &[]),
-            ("mkfs.bfs", &[]),
-            ("mkfs.jfs", &["-q"]),
-            ("mkfs.reiserfs", &["-q", "-ff"]),
-            ("mkfs.udf", &[]),
-            ("mkfs.hfsplus", &[]),
-            ("mkfs.ntfs", &["-q", "-F"]),
-            ("mkswap", &[]),
-            ("mkswap", &["-p", "65536"]),
-            ("bcachefs", &["format", "-q"]),
-            (
-                "cryptsetup",
-                &[
-                    "-q",
-                    "luksFormat",
-                    "--pbkdf-force-iterations",
-                    "4",
-                    "--pbkdf",
-                    "argon2id",
-                    "--key-file",
-                    "/dev/zero",
-                    "--keyfile-size",
-                    "8",
-                ],
-            ),
-            ("sfdisk", &["-q", "--label", "gpt"]),
-            ("sfdisk", &["-q", "--label", "gpt", "--sector-size", "4096"]),
-            ("sfdisk", &["-q", "--label", "dos"]),
-            ("sfdisk", &["-q", "--label", "sun"]),
-            ("sfdisk", &["-q", "--label", "sgi"]),
-        ] {
-            let file = File::create(&path).and_then(|file| file.set_len(512 << 20).map(|()| file)).unwrap();
+        for (program, arguments) in MAKERS {
+            File::create(&path).and_then(|file| file.set_len(512 << 20)).unwrap();
             let made = Command::new(program)
-                .args(arguments)
+                .args(*arguments)
                 .arg(&path)
                 .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))
                 .stdin(File::open(&script).unwrap())
@@ -269,28 +272,36 @@ mod tests {
                 eprintln!("skipped: {program} {arguments:?} is missing or does not make a volume in a file");
                 continue;
             }
-            let reported =
-                Command::new("/usr/sbin/wipefs").args(["-n", "-p"]).arg(&path).output().expect("wipefs");
-            let reported = String::from_utf8_lossy(&reported.stdout).into_owned();
-            let offsets: Vec<u64> = (reported.lines().filter(|line| !line.starts_with('#')))
-                .filter_map(|line| u64::from_str_radix(line.split(',').next()?.strip_prefix("0x")?, 16).ok())
-                .collect();
-            assert!(!offsets.is_empty(), "{program} {arguments:?}: {reported}");
+            let offsets = reported_by_wipefs(&path);
+            assert!(!offsets.is_empty(), "{program} {arguments:?}");
             let device = block::FileDevice::open(&path, block::OpenOptions::default()).unwrap();
-            assert!(find(&device).unwrap().is_some(), "{program} {arguments:?}: {reported}");
-            // Each magic must also be found alone, without the rest of the volume.
+            assert!(find(&device).unwrap().is_some(), "{program} {arguments:?}: {offsets:?}");
             for offset in offsets {
-                let mut magic = [0; 32];
-                let length = file.metadata().unwrap().len();
-                let kept = (length - offset).min(32) as usize;
-                File::open(&path).unwrap().read_exact_at(&mut magic[..kept], offset).unwrap();
-                let alone = MemoryDevice::new(length);
-                alone.write(offset, &magic[..kept]).unwrap();
-                // A boot sector's jump alone is not a signature.
-                let is_jump = offset == 0 && magic[0] == 0xEB;
-                let found = find(&alone).unwrap().is_some();
-                assert!(found || is_jump, "{program} {arguments:?}: only {magic:x?} at {offset}");
+                assert!(is_found_alone(&path, offset), "{program} {arguments:?}: only the magic at {offset}");
             }
         }
+    }
+
+    /// Returns the offsets of the signatures that wipefs finds in a file.
+    fn reported_by_wipefs(path: &Path) -> Vec<u64> {
+        let reported =
+            Command::new("/usr/sbin/wipefs").args(["-n", "-p"]).arg(path).output().expect("wipefs");
+        let reported = String::from_utf8_lossy(&reported.stdout).into_owned();
+        (reported.lines().filter(|line| !line.starts_with('#')))
+            .filter_map(|line| u64::from_str_radix(line.split(',').next()?.strip_prefix("0x")?, 16).ok())
+            .collect()
+    }
+
+    /// Returns true if the magic at an offset is found without the rest of the volume.
+    fn is_found_alone(path: &Path, offset: u64) -> bool {
+        let (mut magic, file) = ([0; 32], File::open(path).unwrap());
+        let length = file.metadata().unwrap().len();
+        let kept = (length - offset).min(32) as usize;
+        file.read_exact_at(&mut magic[..kept], offset).unwrap();
+        let alone = MemoryDevice::new(length);
+        alone.write(offset, &magic[..kept]).unwrap();
+        // A boot sector's jump alone is not a signature.
+        let is_jump = offset == 0 && magic[0] == 0xEB;
+        find(&alone).unwrap().is_some() || is_jump
     }
 }

@@ -167,6 +167,66 @@ fn reading_resolves_paths_as_on_a_mount() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
+/// Calls that change an image. The host's tool gets the arguments unchanged, ours with the image before paths that
+/// start with a slash.
+const CHANGES: &[&str] = &[
+    "rm /to_dir/",
+    "rm /to_dir",
+    "rm /file/",
+    "rm /to_file/",
+    "rm -r /dir/",
+    "rm -r /to_dir/",
+    "rm -r /to_dir/sub/",
+    "rm -r /to_dir/file",
+    "rm /loop_a",
+    "rm /loop_a/",
+    "rm /dangling",
+    "rm /to_dir/sub/../file",
+    "mkdir /made/",
+    "mkdir /to_dir/made/",
+    "mkdir /dangling/",
+    "mkdir /to_dir/",
+    "mkdir /file/made",
+    "mkdir -p /to_dir/a/b/",
+    "mkdir -p /to_dir/",
+    "mkdir -p /file",
+    "mkdir -p /dangling/x",
+    "mkdir -p /file/x",
+    "mv /file /renamed/",
+    "mv /file /renamed",
+    "mv /file/ /renamed",
+    "mv /dir/ /renamed/",
+    "mv /dir /renamed/",
+    "mv /file /to_dir",
+    "mv /file /to_dir/",
+    "mv /to_dir /renamed",
+    "mv /to_dir/ /renamed",
+    "mv /file /to_file",
+    "mv /file /dangling",
+    "mv /dir/file /to_link/sub/",
+    "mv /empty/ /to_dir/",
+    "mv /file /none/x",
+    "cp new /copied/",
+    "cp new /copied",
+    "cp new /to_dir",
+    "cp new /to_dir/",
+    "cp new /to_dir/sub/..",
+    "cp new /to_file",
+    "cp new /to_file/",
+    "cp new /file/",
+    "cp new /loop_a",
+    "cp new /none/x",
+    "cp new /loop_a/x",
+    "ln -s text /linked/",
+    "ln -s text /to_dir/linked",
+    "ln -s a/text/ /to_dir",
+    "ln -s text /file",
+    "ln /file /to_dir/",
+    "ln /file/ /linked",
+    "ln /file /linked",
+    "ln /file /linked/",
+];
+
 #[test]
 fn changes_have_the_same_results_as_on_a_mount() {
     let dir = tempfile::tempdir().unwrap();
@@ -174,96 +234,40 @@ fn changes_have_the_same_results_as_on_a_mount() {
     plant(&dir.join("tree"));
     fs::write(dir.join("new"), "new\n").unwrap();
     ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
-    // The host's tool gets the arguments unchanged, ours with the image before paths that start with a slash.
-    let calls = [
-        "rm /to_dir/",
-        "rm /to_dir",
-        "rm /file/",
-        "rm /to_file/",
-        "rm -r /dir/",
-        "rm -r /to_dir/",
-        "rm -r /to_dir/sub/",
-        "rm -r /to_dir/file",
-        "rm /loop_a",
-        "rm /loop_a/",
-        "rm /dangling",
-        "rm /to_dir/sub/../file",
-        "mkdir /made/",
-        "mkdir /to_dir/made/",
-        "mkdir /dangling/",
-        "mkdir /to_dir/",
-        "mkdir /file/made",
-        "mkdir -p /to_dir/a/b/",
-        "mkdir -p /to_dir/",
-        "mkdir -p /file",
-        "mkdir -p /dangling/x",
-        "mkdir -p /file/x",
-        "mv /file /renamed/",
-        "mv /file /renamed",
-        "mv /file/ /renamed",
-        "mv /dir/ /renamed/",
-        "mv /dir /renamed/",
-        "mv /file /to_dir",
-        "mv /file /to_dir/",
-        "mv /to_dir /renamed",
-        "mv /to_dir/ /renamed",
-        "mv /file /to_file",
-        "mv /file /dangling",
-        "mv /dir/file /to_link/sub/",
-        "mv /empty/ /to_dir/",
-        "mv /file /none/x",
-        "cp new /copied/",
-        "cp new /copied",
-        "cp new /to_dir",
-        "cp new /to_dir/",
-        "cp new /to_dir/sub/..",
-        "cp new /to_file",
-        "cp new /to_file/",
-        "cp new /file/",
-        "cp new /loop_a",
-        "cp new /none/x",
-        "cp new /loop_a/x",
-        "ln -s text /linked/",
-        "ln -s text /to_dir/linked",
-        "ln -s a/text/ /to_dir",
-        "ln -s text /file",
-        "ln /file /to_dir/",
-        "ln /file/ /linked",
-        "ln /file /linked",
-        "ln /file /linked/",
-    ];
-    let mut differences = Vec::new();
-    for call in calls {
-        for name in ["theirs", "ours.tree"] {
-            let _ = fs::remove_dir_all(dir.join(name));
-        }
-        let top = dir.join("theirs");
-        plant(&top);
-        fs::copy(dir.join("v.img"), dir.join("ours.img")).unwrap();
-        let words: Vec<&str> = call.split(' ').collect();
-        let place = |prefix: &str| -> Vec<String> {
-            words
-                .iter()
-                .map(|word| if word.starts_with('/') { format!("{prefix}{word}") } else { word.to_string() })
-                .collect()
-        };
-        let (theirs, ours) = (place("theirs"), place("ours.img:"));
-        let theirs: Vec<&str> = theirs.iter().map(String::as_str).collect();
-        let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
-        let wanted = host(dir, theirs[0], &theirs[1..]);
-        let got = flashkit(dir, &ours);
-        let errors = [&wanted, &got].map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
-        if got.status.success() != wanted.status.success() {
-            differences.push(format!("{call}: {errors:?}"));
-        }
-        ok(dir, &["export", "-q", "ours.img", "ours.tree"]);
-        let (wanted, got) = (names(&top), names(&dir.join("ours.tree")));
-        // A call that fails here changes nothing. GNU's rm empties the link's target before it fails.
-        if got != wanted && call != "rm -r /to_dir/" {
-            differences.push(format!("{call}: {:?} {errors:?}", got.symmetric_difference(&wanted)));
-        }
-    }
+    let differences: Vec<String> = CHANGES.iter().flat_map(|call| compare_change(dir, call)).collect();
     assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+/// Executes a call on a copy of the tree and on a copy of the image. Returns the differences of the results.
+fn compare_change(dir: &Path, call: &str) -> Vec<String> {
+    for name in ["theirs", "ours.tree"] {
+        let _ = fs::remove_dir_all(dir.join(name));
+    }
+    let top = dir.join("theirs");
+    plant(&top);
+    fs::copy(dir.join("v.img"), dir.join("ours.img")).unwrap();
+    let place = |prefix: &str| -> Vec<String> {
+        call.split(' ')
+            .map(|word| if word.starts_with('/') { format!("{prefix}{word}") } else { word.to_string() })
+            .collect()
+    };
+    let (theirs, ours) = (place("theirs"), place("ours.img:"));
+    let theirs: Vec<&str> = theirs.iter().map(String::as_str).collect();
+    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
+    let wanted = host(dir, theirs[0], &theirs[1..]);
+    let got = flashkit(dir, &ours);
+    let errors = [&wanted, &got].map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+    let mut differences = Vec::new();
+    if got.status.success() != wanted.status.success() {
+        differences.push(format!("{call}: {errors:?}"));
+    }
+    ok(dir, &["export", "-q", "ours.img", "ours.tree"]);
+    let (wanted, got) = (names(&top), names(&dir.join("ours.tree")));
+    // A call that fails here changes nothing. GNU's rm empties the link's target before it fails.
+    if got != wanted && call != "rm -r /to_dir/" {
+        differences.push(format!("{call}: {:?} {errors:?}", got.symmetric_difference(&wanted)));
+    }
+    differences
 }
 
 /// Links with absolute targets stay inside the volume, and none leads out of it.

@@ -125,35 +125,10 @@ impl Case<'_> {
         let kind = self.below(20);
         self.done.push(format!("{kind}: {at}+{length}, size {}", self.model.len()));
         match kind {
-            0..=3 => {
-                let data = self.noise(length);
-                self.file
-                    .write_all_at(&data, at)
-                    .unwrap_or_else(|error| self.fail(&format!("write: {error}")));
-                self.put(start, &data);
-            }
+            0..=3 => self.write(at, length),
             4..=6 => self.read(at, length),
-            7 => {
-                let (at, end) = (at & !(BLOCK - 1), end.next_multiple_of(BLOCK as usize) as u64);
-                let data = self.noise(end - at);
-                with_aligned(data.len(), |room| {
-                    room.copy_from_slice(&data);
-                    self.direct
-                        .write_all_at(room, at)
-                        .unwrap_or_else(|error| self.fail(&format!("direct: {error}")));
-                });
-                self.put(at as usize, &data);
-            }
-            8 => {
-                let (at, end) = (at & !(BLOCK - 1), end.next_multiple_of(BLOCK as usize) as u64);
-                with_aligned((end - at) as usize, |room| {
-                    let count = self
-                        .direct
-                        .read_at(room, at)
-                        .unwrap_or_else(|error| self.fail(&format!("direct: {error}")));
-                    self.check("direct read", at, &room[..count], end - at);
-                });
-            }
+            7 => self.write_direct(at, length),
+            8 => self.read_direct(at, length),
             9 => {
                 self.file.set_len(at).unwrap();
                 self.model.resize(start, 0);
@@ -179,14 +154,7 @@ impl Case<'_> {
             }
             16 => self.copy(at, length),
             17 => self.seek(at),
-            18 => {
-                let inserts = self.below(2) == 0;
-                let flags =
-                    if inserts { FallocateFlags::INSERT_RANGE } else { FallocateFlags::COLLAPSE_RANGE };
-                // Linux's FUSE refuses these modes itself.
-                let refused = rustix::fs::fallocate(&self.file, flags, at & !(BLOCK - 1), BLOCK);
-                assert_eq!(refused, Err(Errno::OPNOTSUPP));
-            }
+            18 => self.move_range(at),
             _ => match self.below(4) {
                 0 => self.file.sync_data().unwrap(),
                 1 => self.file.sync_all().unwrap(),
@@ -224,6 +192,41 @@ impl Case<'_> {
     fn allocate(&self, flags: FallocateFlags, at: u64, length: u64) {
         rustix::fs::fallocate(&self.file, flags, at, length)
             .unwrap_or_else(|errno| self.fail(&format!("{errno}")));
+    }
+
+    /// Tries to insert or collapse a block, which Linux's FUSE refuses itself.
+    fn move_range(&mut self, at: u64) {
+        let inserts = self.below(2) == 0;
+        let flags = if inserts { FallocateFlags::INSERT_RANGE } else { FallocateFlags::COLLAPSE_RANGE };
+        let refused = rustix::fs::fallocate(&self.file, flags, at & !(BLOCK - 1), BLOCK);
+        assert_eq!(refused, Err(Errno::OPNOTSUPP));
+    }
+
+    fn write(&mut self, at: u64, length: u64) {
+        let data = self.noise(length);
+        self.file.write_all_at(&data, at).unwrap_or_else(|error| self.fail(&format!("write: {error}")));
+        self.put(at as usize, &data);
+    }
+
+    /// Writes the whole blocks of a range past the page cache.
+    fn write_direct(&mut self, at: u64, length: u64) {
+        let (at, end) = (at & !(BLOCK - 1), (at + length).next_multiple_of(BLOCK));
+        let data = self.noise(end - at);
+        with_aligned(data.len(), |room| {
+            room.copy_from_slice(&data);
+            self.direct.write_all_at(room, at).unwrap_or_else(|error| self.fail(&format!("direct: {error}")));
+        });
+        self.put(at as usize, &data);
+    }
+
+    /// Reads the whole blocks of a range past the page cache.
+    fn read_direct(&mut self, at: u64, length: u64) {
+        let (at, end) = (at & !(BLOCK - 1), (at + length).next_multiple_of(BLOCK));
+        with_aligned((end - at) as usize, |room| {
+            let count =
+                self.direct.read_at(room, at).unwrap_or_else(|error| self.fail(&format!("direct: {error}")));
+            self.check("direct read", at, &room[..count], end - at);
+        });
     }
 
     fn read(&mut self, at: u64, length: u64) {

@@ -47,45 +47,44 @@ impl Runner {
         op: &Op,
         entries: &mut dyn FnMut(Entry) -> io::Result<()>,
     ) -> io::Result<Option<Answer>> {
-        match op {
-            Op::Mount { source, dir, fs, options, read_only } => {
-                let dir = self.at(dir);
-                fs::create_dir_all(&dir)?;
-                let mut flags = if *read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-                // As with mount(8), this option is not for the file system.
-                let (common, own): (Vec<&str>, Vec<&str>) =
-                    options.split(',').partition(|option| *option == "noatime");
-                flags.set(MountFlags::NOATIME, !common.is_empty());
-                let options = std::ffi::CString::new(own.join(","))?;
-                rustix::mount::mount(source.as_path(), &dir, fs.as_str(), flags, options.as_c_str())?;
-            }
-            Op::Unmount { dir } => rustix::mount::unmount(self.at(dir), UnmountFlags::empty())?,
+        let answer = match op {
             Op::Manifest { dir } => {
                 let dir = self.at(dir);
                 manifest::walk(&dir, entries)?;
-                return Ok(Some(Answer::Manifest(Manifest::head(&dir)?)));
+                Answer::Manifest(Manifest::head(&dir)?)
             }
+            Op::Read { path } => {
+                let mut content = Vec::new();
+                self.readable(path)?.take(1 << 20).read_to_end(&mut content)?;
+                Answer::Content(Bytes(content))
+            }
+            Op::Space { dir } => space(&self.at(dir))?,
+            Op::Release { path } => Answer::Blocks(ioctl::release_compressed_blocks(self.writable(path)?)?),
+            Op::Reserve { path } => Answer::Blocks(ioctl::reserve_compressed_blocks(self.writable(path)?)?),
+            Op::Pattern { path, pattern } => Answer::Records(pattern.run(&self.at(path))?),
+            Op::Overwrite { path, overwrites } => Answer::Times(overwrites.run(&self.at(path))?),
+            Op::Plant { dir, tree } => Answer::Records(tree.plant(&mut tree::Dir(self.at(dir)))?),
+            Op::Workload { dir, workload, stage } => {
+                let mut dir = workload::Dir::new(self.at(dir));
+                Answer::Times(workload.run_on(*stage, &mut dir)?)
+            }
+            Op::Memory { name } => Answer::Memory(threads::memory(name)?),
+            Op::NbdAttach { server, device } => Answer::Blocks(nbd::attach(server, device.as_path())? / 512),
+            Op::Execute { program, arguments } => execute(&self.at(program), arguments)?,
+            _ => return self.change_names(op).map(|()| None),
+        };
+        Ok(Some(answer))
+    }
+
+    /// Executes operations on names; the others go to [`change_content`](Self::change_content).
+    fn change_names(&mut self, op: &Op) -> io::Result<()> {
+        match op {
             Op::Mkdir { path, mode } => {
                 let (path, mode) = (self.at(path), Mode::from_raw_mode(*mode));
                 room::wait_for(|| Ok(rustix::fs::mkdir(&path, mode)?))?;
             }
             Op::Rmdir { path } => fs::remove_dir(self.at(path))?,
-            Op::Write { path, offset, content } => {
-                let file = OpenOptions::new().write(true).create(true).truncate(false).open(self.at(path))?;
-                file.write_all_at(&content.to_vec(), *offset)?;
-            }
-            Op::Truncate { path, size } => self.writable(path)?.set_len(*size)?,
-            Op::Allocate { path, how, offset, length } => {
-                let flags = match how {
-                    Allocate::Extend => FallocateFlags::empty(),
-                    Allocate::KeepSize => FallocateFlags::KEEP_SIZE,
-                    Allocate::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-                    Allocate::Zero => FallocateFlags::ZERO_RANGE,
-                    Allocate::Collapse => FallocateFlags::COLLAPSE_RANGE,
-                    Allocate::Insert => FallocateFlags::INSERT_RANGE,
-                };
-                rustix::fs::fallocate(self.writable(path)?, flags, *offset, *length)?;
-            }
+            Op::RemoveTree { dir } => fs::remove_dir_all(self.at(dir))?,
             Op::Rename { from, to } => fs::rename(self.at(from), self.at(to))?,
             Op::RenameNew { from, to } => {
                 let (from, to) = (self.at(from), self.at(to));
@@ -105,6 +104,41 @@ impl Runner {
                 let (kind, mode) = (FileType::from_raw_mode(*mode), Mode::from_raw_mode(*mode));
                 rustix::fs::mknodat(CWD, self.at(path), kind, mode, device)?;
             }
+            _ => return self.change_content(op),
+        }
+        Ok(())
+    }
+
+    /// Executes operations on the content of files; the others go to
+    /// [`change_attributes`](Self::change_attributes).
+    fn change_content(&mut self, op: &Op) -> io::Result<()> {
+        match op {
+            Op::Write { path, offset, content } => {
+                let file = OpenOptions::new().write(true).create(true).truncate(false).open(self.at(path))?;
+                file.write_all_at(&content.to_vec(), *offset)
+            }
+            Op::Truncate { path, size } => self.writable(path)?.set_len(*size),
+            Op::Allocate { path, how, offset, length } => {
+                let flags = match how {
+                    Allocate::Extend => FallocateFlags::empty(),
+                    Allocate::KeepSize => FallocateFlags::KEEP_SIZE,
+                    Allocate::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                    Allocate::Zero => FallocateFlags::ZERO_RANGE,
+                    Allocate::Collapse => FallocateFlags::COLLAPSE_RANGE,
+                    Allocate::Insert => FallocateFlags::INSERT_RANGE,
+                };
+                Ok(rustix::fs::fallocate(self.writable(path)?, flags, *offset, *length)?)
+            }
+            Op::Tune { path, value } => fs::write(self.at(path), &value.0),
+            Op::Fsync { path, data_only: false } => self.readable(path)?.sync_all(),
+            Op::Fsync { path, data_only: true } => self.readable(path)?.sync_data(),
+            _ => self.change_attributes(op),
+        }
+    }
+
+    /// Executes operations on attributes; the others go to [`use_open_file`](Self::use_open_file).
+    fn change_attributes(&mut self, op: &Op) -> io::Result<()> {
+        match op {
             Op::SetXattr { path, name, value } => {
                 let (name, value) = (&name.0[..], value.to_vec());
                 rustix::fs::lsetxattr(self.at(path), name, &value, XattrFlags::empty())?;
@@ -122,10 +156,23 @@ impl Runner {
                 let times = Timestamps { last_access: time(atime), last_modification: time(mtime) };
                 rustix::fs::utimensat(CWD, self.at(path), &times, AtFlags::SYMLINK_NOFOLLOW)?;
             }
-            Op::Fsync { path, data_only: false } => self.readable(path)?.sync_all()?,
-            Op::Fsync { path, data_only: true } => self.readable(path)?.sync_data()?,
-            Op::Sync => rustix::fs::sync(),
-            Op::DropCaches => fs::write("/proc/sys/vm/drop_caches", "3")?,
+            Op::Flags { path, set, clear } => {
+                let file = self.readable(path)?;
+                let flags = (ioctl::flags(&file)? | set) & !clear;
+                ioctl::set_flags(&file, flags)?;
+            }
+            Op::Project { path, id, inherit: false } => ioctl::set_project(self.readable(path)?, *id)?,
+            Op::Project { path, id, inherit: true } => {
+                ioctl::set_inherited_project(self.readable(path)?, *id)?;
+            }
+            _ => return self.use_open_file(op),
+        }
+        Ok(())
+    }
+
+    /// Executes operations on open files; the others go to [`control_file`](Self::control_file).
+    fn use_open_file(&mut self, op: &Op) -> io::Result<()> {
+        match op {
             Op::Open { path, handle } => {
                 let file = OpenOptions::new().read(true).write(true).open(self.at(path))?;
                 self.open.insert(*handle, file);
@@ -143,38 +190,24 @@ impl Runner {
                 self.opened(*handle)?.write_all_at(&content.to_vec(), *offset)?;
             }
             Op::FsyncOpen { handle } => self.opened(*handle)?.sync_all()?,
+            Op::Atomic { handle, commit: false } => ioctl::start_atomic_write(self.opened(*handle)?)?,
+            Op::Atomic { handle, commit: true } => ioctl::commit_atomic_write(self.opened(*handle)?)?,
             Op::Close { handle } => drop(self.open.remove(handle)),
-            Op::Flags { path, set, clear } => {
-                let file = self.readable(path)?;
-                let flags = (ioctl::flags(&file)? | set) & !clear;
-                ioctl::set_flags(&file, flags)?;
-            }
-            Op::Project { path, id, inherit: false } => ioctl::set_project(self.readable(path)?, *id)?,
-            Op::Project { path, id, inherit: true } => {
-                ioctl::set_inherited_project(self.readable(path)?, *id)?;
-            }
-            Op::KeepToLimits => {
-                let mut sets = rustix::thread::capabilities(None)?;
-                sets.effective.remove(CapabilitySet::SYS_RESOURCE);
-                rustix::thread::set_capabilities(None, sets)?;
-            }
-            Op::WaitForRoom => room::is_made(),
+            _ => return self.control_file(op),
+        }
+        Ok(())
+    }
+
+    /// Executes ioctls of f2fs, fs-verity and fscrypt; the other operations go to
+    /// [`control_kernel`](Self::control_kernel).
+    fn control_file(&self, op: &Op) -> io::Result<()> {
+        match op {
             Op::Compression { path, algorithm, log_cluster } => {
                 ioctl::set_compression(self.writable(path)?, *algorithm, *log_cluster)?;
             }
             Op::Compress { path } => ioctl::compress_file(self.writable(path)?)?,
-            Op::Release { path } => {
-                let blocks = ioctl::release_compressed_blocks(self.writable(path)?)?;
-                return Ok(Some(Answer::Blocks(blocks)));
-            }
-            Op::Reserve { path } => {
-                let blocks = ioctl::reserve_compressed_blocks(self.writable(path)?)?;
-                return Ok(Some(Answer::Blocks(blocks)));
-            }
             Op::Pin { path, pinned: true } => ioctl::pin(self.writable(path)?)?,
             Op::Pin { path, pinned: false } => ioctl::unpin(self.writable(path)?)?,
-            Op::Atomic { handle, commit: false } => ioctl::start_atomic_write(self.opened(*handle)?)?,
-            Op::Atomic { handle, commit: true } => ioctl::commit_atomic_write(self.opened(*handle)?)?,
             Op::Collect { path } => ioctl::collect_garbage(self.readable(path)?)?,
             Op::Checkpoint { path } => ioctl::write_checkpoint(self.readable(path)?)?,
             Op::Verity { path } => ioctl::enable_verity(self.readable(path)?)?,
@@ -186,24 +219,27 @@ impl Runner {
                 let key = ioctl::add_encryption_key(dir.as_fd(), &key, policy.descriptor)?;
                 ioctl::set_encryption_policy(dir.as_fd(), policy, &key)?;
             }
-            Op::Tune { path, value } => fs::write(self.at(path), &value.0)?,
-            Op::Read { path } => {
-                let mut content = Vec::new();
-                self.readable(path)?.take(1 << 20).read_to_end(&mut content)?;
-                return Ok(Some(Answer::Content(Bytes(content))));
+            _ => return self.control_kernel(op),
+        }
+        Ok(())
+    }
+
+    /// Executes operations on mounts, processes and devices of the kernel.
+    fn control_kernel(&self, op: &Op) -> io::Result<()> {
+        match op {
+            Op::Mount { source, dir, fs, options, read_only } => {
+                let flags = if *read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+                mount(source.as_path(), &self.at(dir), fs, options, flags)?;
             }
-            Op::Pattern { path, pattern } => {
-                return Ok(Some(Answer::Records(pattern.run(&self.at(path))?)));
+            Op::Unmount { dir } => rustix::mount::unmount(self.at(dir), UnmountFlags::empty())?,
+            Op::Sync => rustix::fs::sync(),
+            Op::DropCaches => fs::write("/proc/sys/vm/drop_caches", "3")?,
+            Op::KeepToLimits => {
+                let mut sets = rustix::thread::capabilities(None)?;
+                sets.effective.remove(CapabilitySet::SYS_RESOURCE);
+                rustix::thread::set_capabilities(None, sets)?;
             }
-            Op::Overwrite { path, overwrites } => {
-                return Ok(Some(Answer::Times(overwrites.run(&self.at(path))?)));
-            }
-            Op::Space { dir } => {
-                let space = rustix::fs::statvfs(self.at(dir))?;
-                let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
-                let (total_bytes, free_bytes) = (bytes(space.f_blocks), bytes(space.f_bavail));
-                return Ok(Some(Answer::Space { total_bytes, free_bytes }));
-            }
+            Op::WaitForRoom => room::is_made(),
             Op::LoadModule { path, parameters } => {
                 let module = File::open(self.at(path))?;
                 let parameters = std::ffi::CString::new(parameters.as_str())?;
@@ -212,34 +248,11 @@ impl Runner {
             Op::Threads { name, go_on: false } => threads::stop(name)?,
             Op::Threads { name, go_on: true } => threads::resume(name)?,
             Op::UbiAttach { flash, volume } => ubi::attach(flash, volume)?,
-            Op::Memory { name } => return Ok(Some(Answer::Memory(threads::memory(name)?))),
-            Op::NbdAttach { server, device } => {
-                return Ok(Some(Answer::Blocks(nbd::attach(server, device.as_path())? / 512)));
-            }
             Op::NbdDetach { device } => nbd::detach(device.as_path())?,
-            Op::Plant { dir, tree } => {
-                let dir = self.at(dir);
-                return Ok(Some(Answer::Records(tree.plant(&mut tree::Dir(dir))?)));
-            }
-            Op::Workload { dir, workload, stage } => {
-                let mut dir = workload::Dir::new(self.at(dir));
-                return Ok(Some(Answer::Times(workload.run_on(*stage, &mut dir)?)));
-            }
-            Op::RemoveTree { dir } => fs::remove_dir_all(self.at(dir))?,
-            Op::Execute { program, arguments } => {
-                let arguments = arguments.iter().map(Bytes::as_path);
-                // Also writable: flashbench, made for a terminal, uses its standard input as an output.
-                let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
-                let output = Command::new(self.at(program)).args(arguments).stdin(null).output()?;
-                return Ok(Some(Answer::Output {
-                    code: exit_code(output.status),
-                    stdout: Bytes(output.stdout),
-                    stderr: Bytes(output.stderr),
-                }));
-            }
             Op::End { process } => threads::end(*process)?,
+            _ => return Err(Errno::NOSYS.into()),
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Returns the host path of an operation's path.
@@ -263,6 +276,36 @@ impl Runner {
     fn opened(&self, handle: u32) -> io::Result<&File> {
         self.open.get(&handle).ok_or_else(|| Errno::BADF.into())
     }
+}
+
+/// Mounts, and makes the directory for it.
+fn mount(source: &Path, dir: &Path, kind: &str, options: &str, mut flags: MountFlags) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    // As with mount(8), this option is not for the file system.
+    let (common, own): (Vec<&str>, Vec<&str>) = options.split(',').partition(|option| *option == "noatime");
+    flags.set(MountFlags::NOATIME, !common.is_empty());
+    let options = std::ffi::CString::new(own.join(","))?;
+    Ok(rustix::mount::mount(source, dir, kind, flags, options.as_c_str())?)
+}
+
+/// Returns the space of the file system that is mounted at `dir`.
+fn space(dir: &Path) -> io::Result<Answer> {
+    let space = rustix::fs::statvfs(dir)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+    Ok(Answer::Space { total_bytes: bytes(space.f_blocks), free_bytes: bytes(space.f_bavail) })
+}
+
+/// Runs a program to its end.
+fn execute(program: &Path, arguments: &[Bytes]) -> io::Result<Answer> {
+    let arguments = arguments.iter().map(Bytes::as_path);
+    // Also writable: flashbench, made for a terminal, uses its standard input as an output.
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let output = Command::new(program).args(arguments).stdin(null).output()?;
+    Ok(Answer::Output {
+        code: exit_code(output.status),
+        stdout: Bytes(output.stdout),
+        stderr: Bytes(output.stderr),
+    })
 }
 
 /// As in shells: 128 plus the signal's number.

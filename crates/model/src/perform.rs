@@ -20,7 +20,6 @@ use crate::model::split_last;
 /// # Errors
 /// Those of the volume; [`Error::Unsupported`] for operations that only a kernel has.
 pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
-    let unsupported = || Err(Error::Unsupported(format!("{op:?}").into()));
     match op {
         Op::Mkdir { path, mode } => {
             let new = NewNode::new(FileType::Directory.mode_bits() | (mode & 0o7777) as u16);
@@ -29,35 +28,6 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
         Op::Rmdir { path } => {
             let (dir, name) = parent(volume, path)?;
             volume.begin(Caller::ADMIN).remove_dir(dir, name)
-        }
-        Op::Write { path, offset, content } => {
-            let ino = match volume.resolve(&path.0, FinalSymlink::Follow) {
-                // The mode that the guest's agent uses, with a umask of 0.
-                Err(Error::NotFound) => create(volume, path, &NewNode::new(0o100_666))?,
-                found => found?,
-            };
-            volume.begin(Caller::ADMIN).write(ino, *offset, &content.to_vec())
-        }
-        Op::Truncate { path, size } => {
-            let ino = volume.resolve(&path.0, FinalSymlink::Follow)?;
-            volume.begin(Caller::ADMIN).truncate(ino, *size)
-        }
-        Op::Allocate { path, how, offset, length } => {
-            let ino = volume.resolve(&path.0, FinalSymlink::Follow)?;
-            match how {
-                Allocate::Extend => {
-                    volume.begin(Caller::ADMIN).allocate_range(ino, *offset, *length, FileSize::Grows)
-                }
-                Allocate::KeepSize => {
-                    volume.begin(Caller::ADMIN).allocate_range(ino, *offset, *length, FileSize::Stays)
-                }
-                Allocate::Punch => volume.begin(Caller::ADMIN).punch_hole(ino, *offset, *length),
-                Allocate::Zero => {
-                    volume.begin(Caller::ADMIN).zero_range(ino, *offset, *length, FileSize::Grows)
-                }
-                Allocate::Collapse => volume.begin(Caller::ADMIN).collapse_range(ino, *offset, *length),
-                Allocate::Insert => volume.begin(Caller::ADMIN).insert_range(ino, *offset, *length),
-            }
         }
         Op::Rename { from, to } => rename(volume, from, to, RenameMode::Replace),
         Op::RenameNew { from, to } => rename(volume, from, to, RenameMode::NoReplace),
@@ -82,6 +52,64 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
             }
             create(volume, path, &new).map(drop)
         }
+        Op::Collect { .. } => volume.clean(1, Policy::Greedy).map(drop),
+        Op::Sync | Op::Checkpoint { .. } => volume.checkpoint(),
+        _ => change_content(volume, op),
+    }
+}
+
+/// Applies operations on the content of files; the others go to [`change_attributes`].
+fn change_content(volume: &mut Engine, op: &Op) -> Result<()> {
+    match op {
+        Op::Write { path, offset, content } => {
+            let ino = match volume.resolve(&path.0, FinalSymlink::Follow) {
+                // The mode that the guest's agent uses, with a umask of 0.
+                Err(Error::NotFound) => create(volume, path, &NewNode::new(0o100_666))?,
+                found => found?,
+            };
+            volume.begin(Caller::ADMIN).write(ino, *offset, &content.to_vec())
+        }
+        Op::Truncate { path, size } => {
+            let ino = volume.resolve(&path.0, FinalSymlink::Follow)?;
+            volume.begin(Caller::ADMIN).truncate(ino, *size)
+        }
+        Op::Allocate { path, how, offset, length } => {
+            let ino = volume.resolve(&path.0, FinalSymlink::Follow)?;
+            let change = volume.begin(Caller::ADMIN);
+            match how {
+                Allocate::Extend => change.allocate_range(ino, *offset, *length, FileSize::Grows),
+                Allocate::KeepSize => change.allocate_range(ino, *offset, *length, FileSize::Stays),
+                Allocate::Punch => change.punch_hole(ino, *offset, *length),
+                Allocate::Zero => change.zero_range(ino, *offset, *length, FileSize::Grows),
+                Allocate::Collapse => change.collapse_range(ino, *offset, *length),
+                Allocate::Insert => change.insert_range(ino, *offset, *length),
+            }
+        }
+        Op::Fsync { path, data_only } => {
+            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
+            volume.fsync(ino, if *data_only { SyncScope::Data } else { SyncScope::Everything })
+        }
+        Op::Compression { path, algorithm, log_cluster } => {
+            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
+            let algorithm = Algorithm::from_code(*algorithm)
+                .ok_or_else(|| Error::Invalid(format!("algorithm {algorithm}").into()))?;
+            volume.begin(Caller::ADMIN).choose_compression(ino, algorithm, *log_cluster)
+        }
+        Op::Release { path } => {
+            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
+            volume.begin(Caller::ADMIN).release_saved(ino).map(drop)
+        }
+        Op::Reserve { path } => {
+            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
+            volume.begin(Caller::ADMIN).reserve_saved(ino).map(drop)
+        }
+        _ => change_attributes(volume, op),
+    }
+}
+
+/// Applies operations on attributes, and refuses those that only a kernel has.
+fn change_attributes(volume: &mut Engine, op: &Op) -> Result<()> {
+    match op {
         Op::SetXattr { path, name, value } => {
             let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
             volume.begin(Caller::ADMIN).set_xattr(ino, &name.0, &value.to_vec(), XattrMode::Set)
@@ -107,27 +135,7 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
             set.project = Some(*id);
             set.flags = inherit.then_some(flags | flag::PROJECT_INHERIT);
         }),
-        Op::Fsync { path, data_only } => {
-            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
-            volume.fsync(ino, if *data_only { SyncScope::Data } else { SyncScope::Everything })
-        }
-        Op::Compression { path, algorithm, log_cluster } => {
-            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
-            let algorithm = Algorithm::from_code(*algorithm)
-                .ok_or_else(|| Error::Invalid(format!("algorithm {algorithm}").into()))?;
-            volume.begin(Caller::ADMIN).choose_compression(ino, algorithm, *log_cluster)
-        }
-        Op::Release { path } => {
-            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
-            volume.begin(Caller::ADMIN).release_saved(ino).map(drop)
-        }
-        Op::Reserve { path } => {
-            let ino = volume.resolve(&path.0, FinalSymlink::NoFollow)?;
-            volume.begin(Caller::ADMIN).reserve_saved(ino).map(drop)
-        }
-        Op::Collect { .. } => volume.clean(1, Policy::Greedy).map(drop),
-        Op::Sync | Op::Checkpoint { .. } => volume.checkpoint(),
-        _ => unsupported(),
+        _ => Err(Error::Unsupported(format!("{op:?}").into())),
     }
 }
 

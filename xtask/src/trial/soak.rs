@@ -96,68 +96,13 @@ pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let image = dir.path().join("volume");
     make(&image)?;
-    let open = || {
-        let started = Instant::now();
-        let clock =
-            move || Time { seconds: 1_700_000_000 + started.elapsed().as_secs() as i64, nanoseconds: 0 };
-        let options = Options { cache_bytes: CACHE_BYTES, discard: true, ..Options::new(clock) };
-        let device = FileDevice::open(&image, OpenOptions { write: true, ..OpenOptions::default() })?;
-        anyhow::Ok(Engine::open(Arc::new(device), options)?)
-    };
-    let mut volume = open()?;
-    let root = volume.superblock().root_ino;
-    volume.begin(Caller::USER).set_quota_limits(QuotaKind::User, USER, LIMITS)?;
-    let mut dirs = Vec::new();
-    for n in 0..DIRS {
-        dirs.push(volume.begin(Caller::USER).create(
-            root,
-            format!("dir {n}").as_bytes(),
-            &NewNode::new(0o040_755),
-        )?);
-    }
-    let mut soak = Soak {
-        volume,
-        dirs,
-        rng: Rng::new(seed),
-        files: Vec::new(),
-        bytes: Vec::with_capacity(2 * FILE_BLOCKS as usize * BLOCK),
-        content: 0,
-        names: 0,
-        asked_blocks: 0,
-        operations: 0,
-        tally: Tally::default(),
-        cleaned: Cleaned::default(),
-    };
-    let started = Instant::now();
-    let end = Duration::from_secs(60 * minutes);
-    let (mut told, mut settled) = (Duration::ZERO, None);
-    while started.elapsed() < end {
-        for _ in 0..STRIDE {
-            soak.step().with_context(|| format!("operation {}", soak.operations))?;
-        }
-        soak.clean()?;
-        interrupt::check()?;
-        if started.elapsed() - told >= Duration::from_secs(60) || started.elapsed() >= end {
-            told = started.elapsed();
-            let resident = resident_bytes()?;
-            soak.tell(told, resident, out)?;
-            match settled {
-                None if soak.operations > SETTLING => settled = Some(resident),
-                Some(before) => {
-                    ensure!(
-                        resident < before + GROWTH_BYTES,
-                        "memory grew from {before} to {resident} bytes"
-                    );
-                }
-                None => {}
-            }
-        }
-    }
+    let mut soak = Soak::new(open(&image)?, seed)?;
+    soak.run(Duration::from_secs(60 * minutes), out)?;
     soak.verify()?;
     soak.volume.unmount()?;
     let Soak { volume, files, operations, tally, mut bytes, .. } = soak;
     drop(volume);
-    let volume = open()?;
+    let volume = open(&image)?;
     for file in &files {
         check(&volume, file, &mut bytes)?;
     }
@@ -168,7 +113,72 @@ pub fn soak(minutes: u64, seed: u64, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
+/// Opens the volume with a small cache. Its clock goes on from a fixed time.
+fn open(image: &Path) -> Result<Engine> {
+    let started = Instant::now();
+    let clock = move || Time { seconds: 1_700_000_000 + started.elapsed().as_secs() as i64, nanoseconds: 0 };
+    let options = Options { cache_bytes: CACHE_BYTES, discard: true, ..Options::new(clock) };
+    let device = FileDevice::open(image, OpenOptions { write: true, ..OpenOptions::default() })?;
+    Ok(Engine::open(Arc::new(device), options)?)
+}
+
 impl Soak {
+    /// Sets the quota limits and makes the directories.
+    fn new(mut volume: Engine, seed: u64) -> Result<Soak> {
+        let root = volume.superblock().root_ino;
+        volume.begin(Caller::USER).set_quota_limits(QuotaKind::User, USER, LIMITS)?;
+        let mut dirs = Vec::new();
+        for n in 0..DIRS {
+            dirs.push(volume.begin(Caller::USER).create(
+                root,
+                format!("dir {n}").as_bytes(),
+                &NewNode::new(0o040_755),
+            )?);
+        }
+        Ok(Soak {
+            volume,
+            dirs,
+            rng: Rng::new(seed),
+            files: Vec::new(),
+            bytes: Vec::with_capacity(2 * FILE_BLOCKS as usize * BLOCK),
+            content: 0,
+            names: 0,
+            asked_blocks: 0,
+            operations: 0,
+            tally: Tally::default(),
+            cleaned: Cleaned::default(),
+        })
+    }
+
+    /// Executes operations until `end`, and reports once per minute. Fails if the memory grows.
+    fn run(&mut self, end: Duration, out: &mut impl Write) -> Result<()> {
+        let started = Instant::now();
+        let (mut told, mut settled) = (Duration::ZERO, None);
+        while started.elapsed() < end {
+            for _ in 0..STRIDE {
+                self.step().with_context(|| format!("operation {}", self.operations))?;
+            }
+            self.clean()?;
+            interrupt::check()?;
+            if started.elapsed() - told >= Duration::from_secs(60) || started.elapsed() >= end {
+                told = started.elapsed();
+                let resident = resident_bytes()?;
+                self.tell(told, resident, out)?;
+                match settled {
+                    None if self.operations > SETTLING => settled = Some(resident),
+                    Some(before) => {
+                        ensure!(
+                            resident < before + GROWTH_BYTES,
+                            "memory grew from {before} to {resident} bytes"
+                        );
+                    }
+                    None => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn step(&mut self) -> Result<()> {
         self.operations += 1;
         let full = self.is_full();

@@ -473,6 +473,47 @@ impl<R: Read> TarSource<R> {
         Ok(clean)
     }
 
+    /// Applies a global extended header, whose records hold for all members after it.
+    fn apply_global(&mut self, data: &[u8]) -> Result<()> {
+        let mut global = std::mem::take(&mut self.global);
+        self.apply_pax(data, &mut global)?;
+        if global.bytes() > GLOBAL_BYTES_MAX {
+            let bytes = global.bytes();
+            let what = format!("global headers of {bytes} bytes, at most {GLOBAL_BYTES_MAX}");
+            return Err(self.malformed(what));
+        }
+        self.global = global;
+        Ok(())
+    }
+
+    /// Reads the next header: its block and its fields. Returns `None` at the end of the archive.
+    fn next_header(&mut self) -> Result<Option<([u8; BLOCK_BYTES], TarHeader)>> {
+        let Some(block) = self.next_block()? else {
+            self.over = true;
+            return match self.any {
+                true => Ok(None),
+                false => Err(self.malformed("empty, not a tar archive")),
+            };
+        };
+        if block == [0; BLOCK_BYTES] {
+            if !self.any {
+                return Err(self.malformed("zeroes, not a tar archive"));
+            }
+            self.over = true;
+            self.drain()?;
+            return Ok(None);
+        }
+        let header = TarHeader::read_from_bytes(&block).expect("a header is a block");
+        if !header.checksum_holds(&block) {
+            return Err(self.malformed(match self.any {
+                true => "a tar header is missing here",
+                false => "not a tar archive",
+            }));
+        }
+        self.any = true;
+        Ok(Some((block, header)))
+    }
+
     /// Reads the padding after the end of the archive, so that a process that writes into a pipe does not
     /// fail.
     fn drain(&mut self) -> Result<()> {
@@ -494,29 +535,7 @@ impl<R: Read> Source for TarSource<R> {
         // Bytes of extended headers that the next member may still have.
         let mut left = PAX_BYTES_MAX;
         loop {
-            let Some(block) = self.next_block()? else {
-                self.over = true;
-                return match self.any {
-                    true => Ok(None),
-                    false => Err(self.malformed("empty, not a tar archive")),
-                };
-            };
-            if block == [0; BLOCK_BYTES] {
-                if !self.any {
-                    return Err(self.malformed("zeroes, not a tar archive"));
-                }
-                self.over = true;
-                self.drain()?;
-                return Ok(None);
-            }
-            let header = TarHeader::read_from_bytes(&block).expect("a header is a block");
-            if !header.checksum_holds(&block) {
-                return Err(self.malformed(match self.any {
-                    true => "a tar header is missing here",
-                    false => "not a tar archive",
-                }));
-            }
-            self.any = true;
+            let Some((block, header)) = self.next_header()? else { return Ok(None) };
             let size = || {
                 let size = number(&header.size).and_then(|size| u64::try_from(size).ok());
                 size.ok_or_else(|| self.malformed("size is not a valid number"))
@@ -529,14 +548,7 @@ impl<R: Read> Source for TarSource<R> {
                 }
                 b'g' => {
                     let data = self.describing_data(size()?, PAX_BYTES_MAX)?;
-                    let mut global = std::mem::take(&mut self.global);
-                    self.apply_pax(&data, &mut global)?;
-                    if global.bytes() > GLOBAL_BYTES_MAX {
-                        let bytes = global.bytes();
-                        let what = format!("global headers of {bytes} bytes, at most {GLOBAL_BYTES_MAX}");
-                        return Err(self.malformed(what));
-                    }
-                    self.global = global;
+                    self.apply_global(&data)?;
                     records = self.global.clone();
                 }
                 b'L' => {

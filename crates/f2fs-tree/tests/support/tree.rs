@@ -12,6 +12,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use rustix::fs::{CWD, FileType, Mode};
+
 /// Returns true if the tests may make device nodes and the like.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -30,25 +32,8 @@ pub fn make_tree(root: &Path) {
     symlink("dir/hello", root.join("symlink")).unwrap();
     fs::write(root.join("x".repeat(255)), "long name").unwrap();
     fs::write(root.join(std::ffi::OsStr::from_bytes(b"not-utf8-\xff\xfe")), "bytes").unwrap();
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        root.join("fifo"),
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::from_raw_mode(0o640),
-        0,
-    )
-    .unwrap();
-    // A path of a socket must be short, so it is bound elsewhere and moved.
-    let short = PathBuf::from(format!(
-        "/tmp/f2fs-test-{}-{}",
-        std::process::id(),
-        SOCKETS.fetch_add(1, Ordering::Relaxed)
-    ));
-    let _ = fs::remove_file(&short);
-    drop(UnixListener::bind(&short).unwrap());
-    if fs::rename(&short, root.join("socket")).is_err() {
-        fs::remove_file(&short).unwrap();
-    }
+    make_node(&root.join("fifo"), FileType::Fifo, 0o640, 0);
+    make_socket(&root.join("socket"));
     let sparse = File::create(root.join("sparse")).unwrap();
     sparse.set_len(20 << 20).unwrap();
     sparse.write_all_at(&[7; 8192], 4 << 20).unwrap();
@@ -61,8 +46,35 @@ pub fn make_tree(root: &Path) {
         last_access: rustix::fs::Timespec { tv_sec: 1_600_000_000, tv_nsec: 1 },
         last_modification: rustix::fs::Timespec { tv_sec: -77, tv_nsec: 123_456_789 },
     };
-    rustix::fs::utimensat(rustix::fs::CWD, root.join("dir/big"), &times, rustix::fs::AtFlags::empty())
-        .unwrap();
+    rustix::fs::utimensat(CWD, root.join("dir/big"), &times, rustix::fs::AtFlags::empty()).unwrap();
+    set_xattrs(root);
+    if is_root() {
+        let device = rustix::fs::makedev(300, 70_000);
+        make_node(&root.join("chr"), FileType::CharacterDevice, 0o600, device);
+        std::os::unix::fs::lchown(root.join("empty"), Some(4_000_000_000), Some(65_537)).unwrap();
+    }
+}
+
+fn make_node(path: &Path, kind: FileType, permissions: u32, device: u64) {
+    rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(permissions), device).unwrap();
+}
+
+/// Makes a socket, if the directory is on the file system of /tmp. A path of a socket must be short, so it is bound
+/// there and moved.
+fn make_socket(path: &Path) {
+    let short = PathBuf::from(format!(
+        "/tmp/f2fs-test-{}-{}",
+        std::process::id(),
+        SOCKETS.fetch_add(1, Ordering::Relaxed)
+    ));
+    let _ = fs::remove_file(&short);
+    drop(UnixListener::bind(&short).unwrap());
+    if fs::rename(&short, path).is_err() {
+        fs::remove_file(&short).unwrap();
+    }
+}
+
+fn set_xattrs(root: &Path) {
     for (path, name, value) in [
         ("dir/big", "user.note", &b"a=b\nc\0d"[..]),
         ("dir/big", "user.a", b""),
@@ -79,16 +91,6 @@ pub fn make_tree(root: &Path) {
             b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
         )
         .unwrap();
-        let device = rustix::fs::makedev(300, 70_000);
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            root.join("chr"),
-            rustix::fs::FileType::CharacterDevice,
-            rustix::fs::Mode::from_raw_mode(0o600),
-            device,
-        )
-        .unwrap();
-        std::os::unix::fs::lchown(root.join("empty"), Some(4_000_000_000), Some(65_537)).unwrap();
     }
 }
 

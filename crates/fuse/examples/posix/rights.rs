@@ -316,89 +316,130 @@ fn privilege(ground: &mut Ground) {
     }
 }
 
-/// Access control lists in the kernel's format.
+/// Names of the attributes that hold access control lists.
+const ACCESS_LIST: &str = "system.posix_acl_access";
+const DEFAULT_LIST: &str = "system.posix_acl_default";
+
+/// An access control list in the kernel's format, version 2: entries of tag, permissions and ID
+/// (posix_acl_xattr.h).
+fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, permission, name) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permission.to_le_bytes());
+        bytes.extend(name.to_le_bytes());
+    }
+    bytes
+}
+
+/// ID of entries that concern no user or group of a name.
+const NO_ID: u32 = u32::MAX;
+
+/// The list of a file with the permission bits 755.
+fn plain_list() -> Vec<u8> {
+    list(&[(1, 7, NO_ID), (4, 5, NO_ID), (0x20, 5, NO_ID)])
+}
+
+/// A list that lets Carol read and write.
+fn list_for_carol() -> Vec<u8> {
+    list(&[(1, 6, NO_ID), (2, 6, CAROL.0), (4, 4, NO_ID), (0x10, 6, NO_ID), (0x20, 0, NO_ID)])
+}
+
+fn set_list(path: &str, name: &str, value: &[u8]) -> Result<()> {
+    rustix::fs::setxattr(path, name, value, XattrFlags::empty())
+}
+
+fn get_list(path: &str, name: &str) -> Result<Vec<u8>> {
+    let mut value = [0_u8; 200];
+    let count = rustix::fs::getxattr(path, name, &mut value[..])?;
+    Ok(value[..count].to_vec())
+}
+
+/// Access control lists.
 fn lists(ground: &mut Ground) {
     ground.section("lists", &["d", "d/f", "d/e", "f"]);
-    // Version 2; entries of tag, permissions and ID (posix_acl_xattr.h).
-    let list = |entries: &[(u16, u16, u32)]| {
-        let mut bytes = 2_u32.to_le_bytes().to_vec();
-        for (tag, permission, name) in entries {
-            bytes.extend(tag.to_le_bytes());
-            bytes.extend(permission.to_le_bytes());
-            bytes.extend(name.to_le_bytes());
-        }
-        bytes
-    };
-    let none = u32::MAX;
-    let plain = list(&[(1, 7, none), (4, 5, none), (0x20, 5, none)]);
-    let for_carol = list(&[(1, 6, none), (2, 6, CAROL.0), (4, 4, none), (0x10, 6, none), (0x20, 0, none)]);
-    let inherited =
-        list(&[(1, 7, none), (2, 7, CAROL.0), (4, 5, none), (8, 3, 4000), (0x10, 7, none), (0x20, 1, none)]);
-    let broken = list(&[(1, 7, none), (1, 7, none)]);
-    let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
-    let set =
-        |path: &str, name: &str, value: &[u8]| rustix::fs::setxattr(path, name, value, XattrFlags::empty());
-    let get = |path: &str, name: &str| {
-        let mut value = [0_u8; 200];
-        let count = rustix::fs::getxattr(path, name, &mut value[..])?;
-        Ok(value[..count].to_vec())
-    };
+    set_lists(ground);
+    use_list(ground);
+    for mask in [0o022, 0o077] {
+        inherit_list(ground, mask);
+    }
+}
+
+/// Sets valid and broken lists on files of each kind.
+fn set_lists(ground: &mut Ground) {
+    let broken = list(&[(1, 7, NO_ID), (1, 7, NO_ID)]);
     for (name, value) in
-        [("plain", &plain), ("for carol", &for_carol), ("broken", &broken), ("empty", &Vec::new())]
+        [("plain", plain_list()), ("for carol", list_for_carol()), ("broken", broken), ("empty", Vec::new())]
     {
         for kind in ["file", "dir", "fifo", "dangling"] {
-            for attribute in [access, default] {
+            for attribute in [ACCESS_LIST, DEFAULT_LIST] {
                 crate::ground::make(kind, "f");
                 ground.step(format!("{name} on {kind} as {attribute}"), || {
-                    rustix::fs::lsetxattr("f", attribute, value, XattrFlags::empty())
+                    rustix::fs::lsetxattr("f", attribute, &value, XattrFlags::empty())
                 });
-                ground.step("get the attribute", || get("f", attribute));
+                ground.step("get the attribute", || get_list("f", attribute));
                 ground.step("chmod", || rustix::fs::chmod("f", Mode::from(0o721)));
-                ground.step("get the attribute after chmod", || get("f", attribute));
+                ground.step("get the attribute after chmod", || get_list("f", attribute));
                 ground.step("remove", || rustix::fs::lremovexattr("f", attribute));
                 ground.step("remove again", || rustix::fs::lremovexattr("f", attribute));
                 ground.sweep();
             }
         }
     }
+}
+
+/// Opens files by a list, and changes it with and without the right to do so.
+fn use_list(ground: &mut Ground) {
     file("f", b"1", 0o600);
-    set("f", access, &for_carol).expect("we are root");
+    set_list("f", ACCESS_LIST, &list_for_carol()).expect("we are root");
     for who in [ALICE, BOB, CAROL] {
         ground.step_as(who, "open by list", || open("f", OFlags::RDWR));
-        ground.step_as(who, "set a list", || set("f", access, &plain));
-        ground.step_as(who, "read a list", || get("f", access).map(|value| value.len()));
+        ground.step_as(who, "set a list", || set_list("f", ACCESS_LIST, &plain_list()));
+        ground.step_as(who, "read a list", || get_list("f", ACCESS_LIST).map(|value| value.len()));
     }
     own("f", CAROL);
     rustix::fs::chmod("f", Mode::from(0o2755)).expect("we are root");
     rustix::fs::chown("f", None, Some(Gid::from_raw(9))).expect("we are root");
     rustix::fs::chmod("f", Mode::from(0o2755)).expect("we are root");
-    ground.step_as(CAROL, "set a list on a file of a strange group", || set("f", access, &plain));
-    for mask in [0o022, 0o077] {
-        dir("d", 0o755);
-        set("d", default, &inherited).expect("we are root");
-        rustix::process::umask(Mode::from(mask));
-        ground.step("create under a list", || {
-            rustix::fs::open("d/f", OFlags::CREATE | OFlags::WRONLY, Mode::from(0o666)).map(drop)
-        });
-        ground.step("its list", || get("d/f", access));
-        ground.step("mkdir under a list", || rustix::fs::mkdir("d/e", Mode::from(0o777)));
-        ground.step("its list", || get("d/e", access));
-        ground.step("its default", || get("d/e", default));
-        ground.step("mkfifo under a list", || {
-            rustix::fs::mknodat(CWD, "d/p", rustix::fs::FileType::Fifo, Mode::from(0o664), 0)
-        });
-        ground.step("its list", || get("d/p", access));
-        ground.step("tmpfile under a list", || {
-            rustix::fs::open("d", OFlags::TMPFILE | OFlags::RDWR, Mode::from(0o666))
-                .and_then(rustix::fs::fstat)
-                .map(|stat| format!("{:o}", stat.st_mode))
-        });
-        ground.step_as(CAROL, "create under a list", || open("d/g", OFlags::CREATE | OFlags::WRONLY));
-        rustix::process::umask(Mode::from(0o022));
-        set("d", default, &plain).expect("we are root");
-        ground.step("mkdir under a plain list", || rustix::fs::mkdir("d/h", Mode::from(0o777)));
-        ground.step("its list", || get("d/h", access));
-        ground.step("its default", || get("d/h", default));
-        ground.sweep();
-    }
+    ground.step_as(CAROL, "set a list on a file of a strange group", || {
+        set_list("f", ACCESS_LIST, &plain_list())
+    });
+}
+
+/// Makes files in a directory with a default list.
+fn inherit_list(ground: &mut Ground, mask: u32) {
+    dir("d", 0o755);
+    let inherited = list(&[
+        (1, 7, NO_ID),
+        (2, 7, CAROL.0),
+        (4, 5, NO_ID),
+        (8, 3, 4000),
+        (0x10, 7, NO_ID),
+        (0x20, 1, NO_ID),
+    ]);
+    set_list("d", DEFAULT_LIST, &inherited).expect("we are root");
+    rustix::process::umask(Mode::from(mask));
+    ground.step("create under a list", || {
+        rustix::fs::open("d/f", OFlags::CREATE | OFlags::WRONLY, Mode::from(0o666)).map(drop)
+    });
+    ground.step("its list", || get_list("d/f", ACCESS_LIST));
+    ground.step("mkdir under a list", || rustix::fs::mkdir("d/e", Mode::from(0o777)));
+    ground.step("its list", || get_list("d/e", ACCESS_LIST));
+    ground.step("its default", || get_list("d/e", DEFAULT_LIST));
+    ground.step("mkfifo under a list", || {
+        rustix::fs::mknodat(CWD, "d/p", rustix::fs::FileType::Fifo, Mode::from(0o664), 0)
+    });
+    ground.step("its list", || get_list("d/p", ACCESS_LIST));
+    ground.step("tmpfile under a list", || {
+        rustix::fs::open("d", OFlags::TMPFILE | OFlags::RDWR, Mode::from(0o666))
+            .and_then(rustix::fs::fstat)
+            .map(|stat| format!("{:o}", stat.st_mode))
+    });
+    ground.step_as(CAROL, "create under a list", || open("d/g", OFlags::CREATE | OFlags::WRONLY));
+    rustix::process::umask(Mode::from(0o022));
+    set_list("d", DEFAULT_LIST, &plain_list()).expect("we are root");
+    ground.step("mkdir under a plain list", || rustix::fs::mkdir("d/h", Mode::from(0o777)));
+    ground.step("its list", || get_list("d/h", ACCESS_LIST));
+    ground.step("its default", || get_list("d/h", DEFAULT_LIST));
+    ground.sweep();
 }

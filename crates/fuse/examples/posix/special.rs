@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs::File, os::fd::OwnedFd};
 
 use rustix::{
-    fs::{AtFlags, CWD, FlockOperation, IFlags, Mode, OFlags, StatxFlags, XattrFlags},
+    fs::{AtFlags, CWD, Dir, FlockOperation, IFlags, Mode, OFlags, StatxFlags, XattrFlags},
     io::{Errno, Result},
 };
 
@@ -110,81 +110,87 @@ fn clear(fd: &OwnedFd) {
 fn flags(ground: &mut Ground) {
     ground.section("flags", &WATCHED);
     for flag in [IFlags::IMMUTABLE, IFlags::APPEND] {
-        for kind in ["file", "dir", "full"] {
-            for on_parent in [false, true] {
-                let path = match (on_parent, kind) {
-                    (true, "dir") => "p/x",
-                    (true, "full") => "p/in",
-                    (true, _) => continue,
-                    (false, _) => "p",
-                };
-                for (name, call) in CALLS {
-                    file("source", b"12345", 0o644);
-                    make(kind, "p");
-                    let fd = open("p", OFlags::RDONLY);
-                    if let Err(errno) = add(&fd, flag) {
-                        ground.say(format!("no flags: {errno}"));
-                        return ground.sweep();
-                    }
-                    ground.step(format!("{name} {path} of {flag:?} {kind}"), || call(path));
-                    clear(&fd);
-                    drop(fd);
-                    ground.sweep();
-                }
+        if calls_on_flagged(ground, flag).is_none() {
+            return;
+        }
+        open_flagged_file(ground, flag);
+    }
+}
+
+/// Calls everything on files and directories with a flag, and in such directories. Returns `None` if the file system
+/// has no flags.
+fn calls_on_flagged(ground: &mut Ground, flag: IFlags) -> Option<()> {
+    let places = [("file", "p"), ("dir", "p"), ("dir", "p/x"), ("full", "p"), ("full", "p/in")];
+    for (kind, path) in places {
+        for (name, call) in CALLS {
+            file("source", b"12345", 0o644);
+            make(kind, "p");
+            let fd = open("p", OFlags::RDONLY);
+            if let Err(errno) = add(&fd, flag) {
+                ground.say(format!("no flags: {errno}"));
+                ground.sweep();
+                return None;
             }
+            ground.step(format!("{name} {path} of {flag:?} {kind}"), || call(path));
+            clear(&fd);
+            drop(fd);
+            ground.sweep();
         }
-        file("p", b"12345", 0o666);
-        let writer = open("p", OFlags::RDWR);
-        let fd = open("p", OFlags::RDONLY);
-        add(&fd, flag).expect("we are root");
-        ground.step(format!("flags {flag:?}"), || {
-            rustix::fs::ioctl_getflags(&fd).map(|flags| flags & (IFlags::IMMUTABLE | IFlags::APPEND))
+    }
+    Some(())
+}
+
+/// Calls on a file that was opened before it got a flag.
+fn open_flagged_file(ground: &mut Ground, flag: IFlags) {
+    file("p", b"12345", 0o666);
+    let writer = open("p", OFlags::RDWR);
+    let fd = open("p", OFlags::RDONLY);
+    add(&fd, flag).expect("we are root");
+    ground.step(format!("flags {flag:?}"), || {
+        rustix::fs::ioctl_getflags(&fd).map(|flags| flags & (IFlags::IMMUTABLE | IFlags::APPEND))
+    });
+    for (name, flags) in [
+        ("write", OFlags::WRONLY),
+        ("append", OFlags::WRONLY | OFlags::APPEND),
+        ("truncate", OFlags::WRONLY | OFlags::TRUNC),
+        ("noatime", OFlags::NOATIME),
+        ("append truncate", OFlags::WRONLY | OFlags::APPEND | OFlags::TRUNC),
+    ] {
+        ground.step(format!("open for {name} of {flag:?}"), || {
+            rustix::fs::open("p", flags, Mode::empty()).map(drop)
         });
-        for (name, flags) in [
-            ("write", OFlags::WRONLY),
-            ("append", OFlags::WRONLY | OFlags::APPEND),
-            ("truncate", OFlags::WRONLY | OFlags::TRUNC),
-            ("noatime", OFlags::NOATIME),
-            ("append truncate", OFlags::WRONLY | OFlags::APPEND | OFlags::TRUNC),
-        ] {
-            ground.step(format!("open for {name} of {flag:?}"), || {
-                rustix::fs::open("p", flags, Mode::empty()).map(drop)
-            });
-        }
-        ground.step(format!("truncate an open file of {flag:?}"), || rustix::fs::ftruncate(&writer, 2));
-        ground.step(format!("punch an open file of {flag:?}"), || {
-            let how = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(&writer, how, 0, 2)
-        });
-        ground.step(format!("allocate in an open file of {flag:?}"), || {
-            rustix::fs::fallocate(&writer, rustix::fs::FallocateFlags::empty(), 0, 20)
-        });
-        ground.step(format!("chmod an open file of {flag:?}"), || {
-            rustix::fs::fchmod(&writer, Mode::from(0o600))
-        });
-        ground.step(format!("times now of {flag:?}"), || {
-            let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-            rustix::fs::futimens(
-                &writer,
-                &rustix::fs::Timestamps { last_access: now, last_modification: now },
-            )
-        });
-        let (now, omit) = (rustix::fs::UTIME_NOW, rustix::fs::UTIME_OMIT);
-        for (name, access, change) in
-            [("none", omit, omit), ("atime", now, omit), ("mtime", omit, now), ("mtime given", omit, 5)]
-        {
-            let time = |tv_nsec| rustix::fs::Timespec { tv_sec: 900_000_000, tv_nsec };
-            let times = rustix::fs::Timestamps { last_access: time(access), last_modification: time(change) };
-            ground.step(format!("set {name} of an open file of {flag:?}"), || {
-                rustix::fs::futimens(&writer, &times)
-            });
-        }
-        clear(&fd);
-        ground.step_as(ALICE, format!("set {flag:?}"), || add(&fd, flag));
-        ground.step_as(ALICE, "set nodump", || add(&fd, IFlags::NODUMP));
-        ground.step("set nodump", || add(&fd, IFlags::NODUMP));
-        drop((fd, writer));
-        ground.sweep();
+    }
+    ground.step(format!("truncate an open file of {flag:?}"), || rustix::fs::ftruncate(&writer, 2));
+    ground.step(format!("punch an open file of {flag:?}"), || {
+        let how = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&writer, how, 0, 2)
+    });
+    ground.step(format!("allocate in an open file of {flag:?}"), || {
+        rustix::fs::fallocate(&writer, rustix::fs::FallocateFlags::empty(), 0, 20)
+    });
+    ground.step(format!("chmod an open file of {flag:?}"), || rustix::fs::fchmod(&writer, Mode::from(0o600)));
+    set_times_of_flagged(ground, &writer, flag);
+    clear(&fd);
+    ground.step_as(ALICE, format!("set {flag:?}"), || add(&fd, flag));
+    ground.step_as(ALICE, "set nodump", || add(&fd, IFlags::NODUMP));
+    ground.step("set nodump", || add(&fd, IFlags::NODUMP));
+    drop((fd, writer));
+    ground.sweep();
+}
+
+fn set_times_of_flagged(ground: &mut Ground, writer: &OwnedFd, flag: IFlags) {
+    ground.step(format!("times now of {flag:?}"), || {
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        rustix::fs::futimens(writer, &rustix::fs::Timestamps { last_access: now, last_modification: now })
+    });
+    let (now, omit) = (rustix::fs::UTIME_NOW, rustix::fs::UTIME_OMIT);
+    for (name, access, change) in
+        [("none", omit, omit), ("atime", now, omit), ("mtime", omit, now), ("mtime given", omit, 5)]
+    {
+        let time = |tv_nsec| rustix::fs::Timespec { tv_sec: 900_000_000, tv_nsec };
+        let times = rustix::fs::Timestamps { last_access: time(access), last_modification: time(change) };
+        ground
+            .step(format!("set {name} of an open file of {flag:?}"), || rustix::fs::futimens(writer, &times));
     }
 }
 
@@ -249,34 +255,48 @@ print(*said, sep=', ')
 
 fn listings(ground: &mut Ground) {
     ground.section("listings", &[]);
+    positions(ground);
+    changes_while_listing(ground);
+    ground.step("types", kinds_listed);
+    ground.sweep();
+}
+
+/// Reads at most `most` entries of a listing: the names and the positions behind them.
+fn list(dir: &mut Dir, most: usize) -> Result<Vec<(Vec<u8>, i64)>> {
+    let mut found = Vec::new();
+    while found.len() < most {
+        let Some(entry) = dir.read() else { break };
+        let entry = entry?;
+        found.push((entry.file_name().to_bytes().to_vec(), entry.offset()));
+    }
+    Ok(found)
+}
+
+/// Begins a listing of the directory `d`.
+fn listing() -> Result<Dir> {
+    Dir::read_from(open("d", OFlags::RDONLY))
+}
+
+/// Listings from the start, from the start again, and from positions in between.
+fn positions(ground: &mut Ground) {
     dir("d", 0o755);
     for number in 0..500 {
         File::create(format!("d/name {number}")).expect("it is new");
     }
-    let list = |dir: &mut rustix::fs::Dir, most: usize| -> Result<Vec<(Vec<u8>, i64)>> {
-        let mut found = Vec::new();
-        while found.len() < most {
-            let Some(entry) = dir.read() else { break };
-            let entry = entry?;
-            found.push((entry.file_name().to_bytes().to_vec(), entry.offset()));
-        }
-        Ok(found)
-    };
     let names =
         |found: &[(Vec<u8>, i64)]| found.iter().map(|one| one.0.clone()).collect::<BTreeSet<_>>().len();
-    let start = || rustix::fs::Dir::read_from(open("d", OFlags::RDONLY));
     ground.step("all", || {
-        let found = list(&mut start()?, usize::MAX)?;
+        let found = list(&mut listing()?, usize::MAX)?;
         Ok((found.len(), names(&found)))
     });
     ground.step("rewind", || {
-        let mut dir = start()?;
+        let mut dir = listing()?;
         list(&mut dir, 100)?;
         dir.rewind();
         list(&mut dir, usize::MAX).map(|found| (found.len(), names(&found)))
     });
     ground.step("seek to where one was", || {
-        let mut dir = start()?;
+        let mut dir = listing()?;
         let all = list(&mut dir, usize::MAX)?;
         let mut wrong = 0;
         for at in [0, 1, 2, 100, 499] {
@@ -286,8 +306,12 @@ fn listings(ground: &mut Ground) {
         }
         Ok(wrong)
     });
+}
+
+/// Listings of a directory that loses and gets names meanwhile.
+fn changes_while_listing(ground: &mut Ground) {
     ground.step("removing while listing", || {
-        let mut dir = start()?;
+        let mut dir = listing()?;
         let mut seen = BTreeSet::new();
         while let Some((name, _)) = list(&mut dir, 1)?.pop() {
             if name != b"." && name != b".." {
@@ -303,7 +327,7 @@ fn listings(ground: &mut Ground) {
         File::create(format!("d/stays {number}")).expect("it is new");
     }
     ground.step("making and removing others while listing", || {
-        let mut dir = start()?;
+        let mut dir = listing()?;
         let mut seen = BTreeSet::new();
         let mut count = 0;
         while let Some((name, _)) = list(&mut dir, 1)?.pop() {
@@ -320,29 +344,27 @@ fn listings(ground: &mut Ground) {
         }
         Ok(if seen.len() == 100 { "each once" } else { "some are missing" })
     });
-    ground.step("types", || {
-        for kind in ["file", "dir", "fifo", "socket", "null", "dangling"] {
-            make(kind, &format!("d/kind {kind}"));
+}
+
+/// Makes a file of each kind. Returns the kinds in a listing, and whether its inode numbers are those of `stat`.
+fn kinds_listed() -> Result<BTreeSet<(String, String, bool)>> {
+    for kind in ["file", "dir", "fifo", "socket", "null", "dangling"] {
+        make(kind, &format!("d/kind {kind}"));
+    }
+    let mut kinds = BTreeSet::new();
+    for entry in listing()? {
+        let entry = entry?;
+        if entry.file_name().to_bytes().starts_with(b"kind") {
+            let stat =
+                rustix::fs::statat(open("d", OFlags::RDONLY), entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
+            kinds.insert((
+                format!("{:?}", entry.file_name()),
+                format!("{:?}", entry.file_type()),
+                stat.st_ino == entry.ino(),
+            ));
         }
-        let mut kinds = BTreeSet::new();
-        for entry in start()? {
-            let entry = entry?;
-            if entry.file_name().to_bytes().starts_with(b"kind") {
-                let stat = rustix::fs::statat(
-                    open("d", OFlags::RDONLY),
-                    entry.file_name(),
-                    AtFlags::SYMLINK_NOFOLLOW,
-                )?;
-                kinds.insert((
-                    format!("{:?}", entry.file_name()),
-                    format!("{:?}", entry.file_type()),
-                    stat.st_ino == entry.ino(),
-                ));
-            }
-        }
-        Ok(kinds)
-    });
-    ground.sweep();
+    }
+    Ok(kinds)
 }
 
 fn whole(ground: &mut Ground) {

@@ -84,7 +84,6 @@ impl Header {
 
     /// Reads and checks a header.
     pub fn read(file: &dyn ImageFile) -> io::Result<Header> {
-        let damaged = |what: String| invalid(format!("qcow2 header: {what}"));
         let file_bytes = file.geometry().size_bytes;
         let short = || damaged("it is cut off".into());
         let mut bytes = read_bytes(file, 0, V2_BYTES)?.ok_or_else(short)?;
@@ -99,14 +98,7 @@ impl Header {
         if big(&bytes[32..36]) != 0 {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "qcow2: an encrypted image"));
         }
-        let incompatible = big(&bytes[72..80]);
-        if incompatible & !(DIRTY | CORRUPT | COMPRESSION) != 0 {
-            let what = format!(
-                "qcow2: unknown incompatible features {incompatible:#x}, such as an external data file or extended L2 \
-                 entries; qemu-img convert makes an image without them"
-            );
-            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
-        }
+        let incompatible = incompatible_features(&bytes)?;
         let header_bytes = if version == 2 { V2_BYTES as u64 } else { big(&bytes[100..104]) };
         let cluster_bytes = 1u64 << cluster_bits;
         if version == 3 && !(V3_BYTES as u64..=cluster_bytes).contains(&header_bytes) {
@@ -133,17 +125,6 @@ impl Header {
         if refcount_order > 6 {
             return Err(damaged(format!("refcounts of 2^{refcount_order} bits")));
         }
-        let read_only = match (incompatible, big(&bytes[60..64])) {
-            (features, _) if features & CORRUPT != 0 => {
-                Some("the image is marked as corrupt; qemu-img check -r all repairs it".into())
-            }
-            (features, _) if features & DIRTY != 0 => {
-                Some("the image was not closed; qemu-img check -r all repairs it".into())
-            }
-            (_, 1..) => Some("the image has snapshots; qemu-img snapshot -d removes them".into()),
-            _ if refcount_order < 3 => Some("the image has refcounts below 8 bits".into()),
-            _ => None,
-        };
         Ok(Header {
             version,
             cluster_bits,
@@ -156,8 +137,38 @@ impl Header {
             compression,
             backing: backing(file, &bytes, header_bytes, cluster_bytes)?,
             autoclear: big(&bytes[88..96]),
-            read_only,
+            read_only: read_only(incompatible, big(&bytes[60..64]), refcount_order).map(str::to_owned),
         })
+    }
+}
+
+fn damaged(what: String) -> io::Error {
+    invalid(format!("qcow2 header: {what}"))
+}
+
+/// Returns the incompatible features of a header. Fails if one of them is unknown here.
+fn incompatible_features(header: &[u8]) -> io::Result<u64> {
+    let incompatible = big(&header[72..80]);
+    if incompatible & !(DIRTY | CORRUPT | COMPRESSION) != 0 {
+        let what = format!(
+            "qcow2: unknown incompatible features {incompatible:#x}, such as an external data file or extended L2 \
+             entries; qemu-img convert makes an image without them"
+        );
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+    }
+    Ok(incompatible)
+}
+
+/// Returns the reason that forbids changes of an image, if there is one.
+fn read_only(incompatible: u64, snapshots: u64, refcount_order: u32) -> Option<&'static str> {
+    match snapshots {
+        _ if incompatible & CORRUPT != 0 => {
+            Some("the image is marked as corrupt; qemu-img check -r all repairs it")
+        }
+        _ if incompatible & DIRTY != 0 => Some("the image was not closed; qemu-img check -r all repairs it"),
+        1.. => Some("the image has snapshots; qemu-img snapshot -d removes them"),
+        0 if refcount_order < 3 => Some("the image has refcounts below 8 bits"),
+        0 => None,
     }
 }
 
