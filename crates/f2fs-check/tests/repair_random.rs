@@ -259,13 +259,13 @@ fn store(aged: &Aged, damaged: &MemoryDevice, dir: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn random_damage_is_repaired_or_refused_and_undo_brings_it_back() {
-    let judged = Command::new("fsck.f2fs").arg("-V").output().is_ok();
-    if !judged {
+    let fsck = Fsck::of_this_run();
+    if fsck == Fsck::Absent {
         println!("fsck.f2fs is missing: it does not judge the repaired volumes");
     }
-    let beside = judged && number("REPAIR_BESIDE").is_some();
     // fsck.f2fs 1.15 has no 16K blocks; its files are joined in other ways on two devices.
-    let setups = Setup::all().into_iter().filter(|setup| !beside || !setup.name.starts_with("16K"));
+    let setups =
+        Setup::all().into_iter().filter(|setup| fsck != Fsck::Repairs || !setup.name.starts_with("16K"));
     let setups: Vec<Setup> = setups.collect();
     let mut volumes: Vec<Option<Aged>> = setups.iter().map(|_| None).collect();
     let (first, seeds) = (number("REPAIR_FIRST").unwrap_or(0), number("REPAIR_SEEDS").unwrap_or(SEEDS));
@@ -273,7 +273,7 @@ fn random_damage_is_repaired_or_refused_and_undo_brings_it_back() {
     for seed in first..first + seeds {
         let at = (seed % setups.len() as u64) as usize;
         let aged = volumes[at].get_or_insert_with(|| aged(&setups[at]));
-        try_seed(aged, seed, judged, beside, &mut results);
+        try_seed(aged, seed, fsck, &mut results);
     }
     results.print();
     // docs/TESTING.md tells which of its rules the check lacks.
@@ -283,12 +283,33 @@ fn random_damage_is_repaired_or_refused_and_undo_brings_it_back() {
     assert!(all.refused * 4 <= all.volumes, "{} of {} are refused", all.refused, all.volumes);
 }
 
+/// Part of fsck.f2fs in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fsck {
+    /// It is not installed.
+    Absent,
+    /// It checks the volumes that we repaired.
+    Checks,
+    /// It also repairs the same damaged volumes, for a comparison.
+    Repairs,
+}
+
+impl Fsck {
+    fn of_this_run() -> Fsck {
+        match Command::new("fsck.f2fs").arg("-V").output() {
+            Err(_) => Fsck::Absent,
+            Ok(_) if number("REPAIR_BESIDE").is_some() => Fsck::Repairs,
+            Ok(_) => Fsck::Checks,
+        }
+    }
+}
+
 /// Damages a volume, repairs it, and adds the result.
-fn try_seed(aged: &Aged, seed: u64, judged: bool, beside: bool, results: &mut Results) {
+fn try_seed(aged: &Aged, seed: u64, fsck: Fsck, results: &mut Results) {
     let (damaged, last) = damage(aged, seed);
     let damaged = Arc::new(damaged);
     let device: Arc<dyn Device> = damaged.clone();
-    let theirs = beside.then(|| their_repair(aged, &damaged));
+    let theirs = (fsck == Fsck::Repairs).then(|| their_repair(aged, &damaged));
     let sums = results.kinds.entry(aged.name).or_default();
     let all = kept(&aged.files, Some(&aged.files));
     sums.volumes += 1;
@@ -309,7 +330,7 @@ fn try_seed(aged: &Aged, seed: u64, judged: bool, beside: bool, results: &mut Re
         }
         Ok(Planned::Repair(plan)) => {
             try_plan(aged, seed, &damaged, &plan);
-            if judged {
+            if fsck != Fsck::Absent {
                 let told = model::fsck::fsck(&damaged).err();
                 results.judged += 1;
                 results.told.extend(told.map(|error| format!("{} seed {seed}: {error:#}", aged.name)));

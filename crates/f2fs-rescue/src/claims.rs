@@ -27,7 +27,7 @@ struct Claim {
     is_named: bool,
     /// True if the claimant's inode or node is the one of the NAT. A file may be an image with nodes of its own.
     is_confirmed: bool,
-    /// True for nodes, since their content agrees.
+    /// True for nodes: their content confirms that they are nodes.
     is_node: bool,
     cp: u32,
     ctime: u32,
@@ -88,7 +88,7 @@ impl Claims {
             if let Some(best) = self.contested.get_mut(&version.addr().0) {
                 let owner = summaries.owner(nodes.shape, version.addr());
                 let is_named = matches!(owner, Some(Owned::Node(owner)) if owner.nid.0 == version.nid);
-                *best = (*best).max(Some(node_claim(version, is_named)));
+                *best = (*best).max(Some(Claim { is_named, ..node_claim(version) }));
             }
         }
         for index in order {
@@ -97,7 +97,7 @@ impl Claims {
                     let owner = summaries.owner(nodes.shape, addr);
                     let is_named = matches!(owner, Some(Owned::Data(owner))
                         if owner.nid == nid && owner.offset == index);
-                    *best = (*best).max(Some(claim(inode, nid, index, is_named)));
+                    *best = (*best).max(Some(Claim { is_named, ..claim(inode, nid, index) }));
                 }
             });
         }
@@ -110,11 +110,12 @@ impl Claims {
     }
 }
 
-fn claim(inode: &Inode, nid: Nid, index: u16, is_named: bool) -> Claim {
+/// Returns the claim of a place of a file that no summary names.
+fn claim(inode: &Inode, nid: Nid, index: u16) -> Claim {
     let version = inode.version;
     Claim {
         is_present: !version.has(fact::REMOVED | fact::FREED),
-        is_named,
+        is_named: false,
         is_confirmed: version.is_confirmed(),
         is_node: false,
         cp: version.cp,
@@ -125,10 +126,11 @@ fn claim(inode: &Inode, nid: Nid, index: u16, is_named: bool) -> Claim {
     }
 }
 
-fn node_claim(version: &Version, is_named: bool) -> Claim {
+/// Returns the claim of a node that no summary names.
+fn node_claim(version: &Version) -> Claim {
     Claim {
         is_present: !version.is_inode() || !version.has(fact::REMOVED | fact::FREED),
-        is_named,
+        is_named: false,
         is_confirmed: version.is_confirmed(),
         is_node: !version.has(fact::DENIED),
         cp: version.cp,

@@ -12,6 +12,22 @@ use f2fs::{
 
 use crate::render;
 
+/// Extent of an operation on a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// One inode.
+    Single,
+    /// An inode and everything below it.
+    Recursive,
+}
+
+impl From<bool> for Depth {
+    /// Converts the flag `-R`.
+    fn from(is_recursive: bool) -> Depth {
+        if is_recursive { Depth::Recursive } else { Depth::Single }
+    }
+}
+
 /// An inode and everything below it, each once, parents before children. It holds no volume, so the caller
 /// can change the volume between steps.
 pub struct Below {
@@ -21,18 +37,24 @@ pub struct Below {
     parent: Option<Ino>,
     /// Path of the first inode, for messages.
     base: Vec<u8>,
-    is_recursive: bool,
+    depth: Depth,
     walk: Walk,
     /// Visited inodes with several links.
     seen: HashSet<Ino>,
 }
 
 impl Below {
-    /// Starts at the inode of a path. With `is_recursive`, includes everything below it.
-    pub fn new(volume: &Engine, path: &[u8], link: FinalSymlink, is_recursive: bool) -> f2fs::Result<Below> {
+    /// Starts at the inode of a path.
+    pub fn new(
+        volume: &Engine,
+        path: &[u8],
+        link: FinalSymlink,
+        depth: impl Into<Depth>,
+    ) -> f2fs::Result<Below> {
         let (top, parent) = volume.resolve_with_parent(path, link)?;
         let base = path.strip_suffix(b"/").unwrap_or(path).to_vec();
-        Ok(Below { top: Some(top), parent, base, is_recursive, walk: Walk::default(), seen: HashSet::new() })
+        let depth = depth.into();
+        Ok(Below { top: Some(top), parent, base, depth, walk: Walk::default(), seen: HashSet::new() })
     }
 
     /// Returns the next inode and its kind. Fails on damage, and on a directory whose `..` names another
@@ -40,7 +62,7 @@ impl Below {
     pub fn next(&mut self, volume: &Engine) -> Result<Option<(Ino, FileType)>> {
         if let Some(top) = self.top.take() {
             let kind = volume.stat(top).with_context(|| self.shown())?.kind;
-            if kind == FileType::Directory && self.is_recursive {
+            if kind == FileType::Directory && self.depth == Depth::Recursive {
                 let entered = match self.parent {
                     Some(dir) => {
                         let found = Found { dir, name: Vec::new(), ino: top, kind: Some(kind) };

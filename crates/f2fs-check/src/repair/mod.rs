@@ -40,6 +40,7 @@ use crate::{
     packs,
     segments::Segments,
 };
+use superblock_copies::RecordedErrors;
 use transfer::{Changes, State};
 
 /// Maximum number of checks. Each repairs the findings that the repairs of the last one uncovered; of a block with many
@@ -210,7 +211,10 @@ struct Planning<'a> {
 
 impl Planning<'_> {
     fn run(mut self, report: Report, segments: Segments) -> Result<Planned> {
-        let clears_errors = report.fixes().contains(&Fix::ClearErrors);
+        let errors = match report.fixes().contains(&Fix::ClearErrors) {
+            true => RecordedErrors::Clear,
+            false => RecordedErrors::Keep,
+        };
         let mut requests = Vec::new();
         if !only_superblocks(&report) {
             requests = match self.rounds(&report, segments) {
@@ -224,7 +228,7 @@ impl Planning<'_> {
                 }
             };
         }
-        requests.extend(superblock_copies::requests(self.device, clears_errors)?);
+        requests.extend(superblock_copies::requests(self.device, errors)?);
         let last = self.over(self.device, &requests)?;
         let (left, _) = examine(last, self.progress)?;
         if !left.is_clean() {

@@ -18,12 +18,19 @@ use super::transfer::{flush, write_at};
 /// Bytes of the block that holds a copy, of which the rest stays.
 const PAGE: usize = BlockSize::B4K.bytes();
 
+/// Treatment of the errors that Linux has recorded in the superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordedErrors {
+    Keep,
+    Clear,
+}
+
 /// Returns the requests that make both copies equal, and clear the recorded errors if that is wanted. Each copy is
 /// written and flushed alone, so that one is whole at any time.
 ///
 /// # Errors
 /// [`Error::Io`] if a copy cannot be read; [`Error::Corrupt`] if none is usable.
-pub fn requests(device: &Arc<dyn Device>, clears_errors: bool) -> Result<Vec<Request>> {
+pub fn requests(device: &Arc<dyn Device>, errors: RecordedErrors) -> Result<Vec<Request>> {
     let (good, copy) = f2fs::engine::read_superblock(device, device.geometry().size_bytes)?;
     let block = good.block_size.bytes() as u64;
     let pages = [0, 1].map(|copy: u8| read(device, copy, u64::from(copy) * block));
@@ -32,7 +39,7 @@ pub fn requests(device: &Arc<dyn Device>, clears_errors: bool) -> Result<Vec<Req
     };
     let mut right: [u8; superblock::BYTES] =
         source[superblock::OFFSET..].try_into().expect("a page ends with the superblock");
-    if clears_errors {
+    if errors == RecordedErrors::Clear {
         clear(&mut right, &good);
     }
     let mut requests = Vec::new();

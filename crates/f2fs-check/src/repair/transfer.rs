@@ -1,11 +1,11 @@
 //! One commit from one state of a volume to another.
 //!
-//! Both states have one superblock. The old state is that of a device, the new one that of an overlay on it,
-//! whatever wrote there. The commit writes only to places that the old checkpoint does not use: blocks of the
-//! main area that changed at a place in use move, the blocks of NAT and SIT go to their other copies, and the
-//! checkpoint goes to the other pack. The last block of the pack makes it count, after a flush. So a power cut
-//! at any write leaves the old state or the new one. The old state reads summaries of closed segments only to
-//! clean; they are written first, and are right for both states.
+//! Both states have one superblock. The old state is that of a device, the new one that of an overlay on it; any code
+//! may have written to the overlay. The commit writes only to places that the old checkpoint does not use: blocks of
+//! the main area that changed at a place in use move, the blocks of NAT and SIT go to their other copies, and the
+//! checkpoint goes to the other pack. The last block of the pack makes it count, after a flush. So a power cut at any
+//! write leaves the old state or the new one. The old state reads summaries of segments without a log only to clean;
+//! they are written first, and are right for both states.
 //!
 //! SIT, counts and summaries follow from a [census](super::census); the overlay's own do not matter.
 
@@ -185,8 +185,8 @@ impl Transfer {
     /// Moves the blocks that changed at a place that the old state uses.
     fn move_blocks(&mut self, used: &Bitmap, census: &mut Census) -> Result<Moved> {
         let moving: Vec<Moving> = std::mem::take(&mut census.moving);
-        let closed: Vec<SegNo> = self.new.pack.checkpoint.logs.iter().map(|log| log.segment).collect();
-        let mut space = Space::new(self.new.geometry, used, census.claimed.clone(), closed);
+        let excluded: Vec<SegNo> = self.new.pack.checkpoint.logs.iter().map(|log| log.segment).collect();
+        let mut space = Space::new(self.new.geometry, used, census.claimed.clone(), excluded);
         moves::apply(&self.new, &moving, census, &mut space)
     }
 
@@ -274,9 +274,14 @@ impl Transfer {
             let bytes = &mut block[at..at + geometry.summary.bytes()];
             let mut summary = Summary::parse(bytes, geometry.summary);
             let is_node = census.content(*segment) == Some(Content::Node);
+            // Only summaries of data have versions and indices.
+            let is_same = |stored: Owner, right: Owner| match is_node {
+                true => stored.nid == right.nid,
+                false => stored == right,
+            };
             let is_right = (0..BLOCKS_PER_SEGMENT as u16).all(|offset| {
                 let claimed = census.is_claimed(geometry.block(*segment, offset));
-                !claimed || is_same(summary.owners[usize::from(offset)], owners[usize::from(offset)], is_node)
+                !claimed || is_same(summary.owners[usize::from(offset)], owners[usize::from(offset)])
             });
             if old.is_some() && is_right && summary.is_node == is_node {
                 continue;
@@ -346,11 +351,6 @@ impl Transfer {
         requests.push(flush());
         requests
     }
-}
-
-/// Returns true if two owners are the same. Only summaries of data have versions and indices.
-fn is_same(stored: Owner, right: Owner, is_node: bool) -> bool {
-    if is_node { stored.nid == right.nid } else { stored == right }
 }
 
 fn free_segments(census: &Census, logs: &[LogPosition; 6], segments: u32) -> u32 {

@@ -12,7 +12,7 @@ use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
 use crate::{
-    below::Below,
+    below::{Below, Depth},
     render::{self, Name, keyed},
     target::{Further, Target},
 };
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let (volume, _) = args.target.find(&args.further)?;
     let mut report = Report { files: args.files.then(Vec::new), ..Report::default() };
-    let mut below = Below::new(&volume, &args.target.path, FinalSymlink::NoFollow, true)?;
+    let mut below = Below::new(&volume, &args.target.path, FinalSymlink::NoFollow, Depth::Recursive)?;
     while let Some((ino, kind)) = below.next(&volume)? {
         if kind == FileType::Regular {
             report.add(&volume, ino, &below.path()).with_context(|| below.shown())?;
@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// Releases or reserves the space saved by compression.
 fn change(args: &Args) -> Result<()> {
     args.target.change(&args.further, |volume| {
-        let mut below = Below::new(volume, &args.target.path, FinalSymlink::Follow, true)?;
+        let mut below = Below::new(volume, &args.target.path, FinalSymlink::Follow, Depth::Recursive)?;
         while let Some((ino, _)) = below.next(volume)? {
             let stat = volume.stat(ino).with_context(|| below.shown())?;
             let is_file = stat.kind == FileType::Regular;

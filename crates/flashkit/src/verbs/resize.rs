@@ -15,7 +15,9 @@ use serde::Serialize;
 use crate::{
     clock,
     interrupt::Outcome,
-    progress, render, size, target,
+    progress,
+    render::{self, Format},
+    size, target,
     unpacked::{Purpose, Unpacked},
 };
 
@@ -291,8 +293,8 @@ fn after_failure(
     }
 }
 
-fn tell(record: &Record, json: bool) -> Result<()> {
-    render::print(record, json, |record, out| {
+fn tell(record: &Record, format: impl Into<Format>) -> Result<()> {
+    render::print(record, format, |record, out| {
         let size = |bytes: u64| indicatif::BinaryBytes(bytes);
         let (old, new) = (size(record.old_bytes), size(record.new_bytes));
         let blocks = render::count(record.moved_blocks, "block");
