@@ -48,7 +48,7 @@ impl Grade {
 pub enum Choice {
     /// The NAT has its address, or it was fsynced after the checkpoint.
     Confirmed,
-    /// It is the newest on the device; no table tells.
+    /// It is the newest on the device; neither the NAT nor a chain of fsyncs names a version.
     Newest,
     /// It is an older one: the address in the NAT holds something else.
     Older,
@@ -67,7 +67,7 @@ pub struct Certainty {
     pub is_inline: bool,
     /// Blocks whose summary names the file.
     pub agreeing: u64,
-    /// Blocks that no summary tells about.
+    /// Blocks without a readable summary.
     pub unproven: u64,
     /// Blocks whose summary names another owner, which does not have them.
     pub contradicted: u64,

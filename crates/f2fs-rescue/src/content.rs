@@ -1,4 +1,4 @@
-//! Reading of what belongs to an inode: runs of data, targets of links, extended attributes.
+//! Reading of the content of an inode: runs of data, targets of links, extended attributes.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Inference of a volume's shape from its inodes, where no superblock is left.
 //!
 //! The footer of a node holds the address that its log was going to write next. That is nearly always the
-//! address after the node's own, so the nodes of an image tell where its volume starts. Inodes tell which
+//! address after the node's own, so the nodes of an image show where its volume starts. Inodes show which
 //! features change their layout.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::raw_node::{self, Limits};
 const SAMPLE_BYTES: usize = 1 << 20;
 /// Samples of the first pass over the device.
 const SAMPLES: u64 = 512;
-/// Largest volume: 2^32 blocks of 16 KiB. What lies behind is not read, whatever size the image claims.
+/// Largest volume: 2^32 blocks of 16 KiB. Bytes behind it are not read, whatever size the image claims.
 const VOLUME_BYTES_MAX: u64 = 1 << 46;
 /// Inodes that are enough to decide.
 const ENOUGH_INODES: u64 = 64;

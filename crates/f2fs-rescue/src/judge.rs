@@ -23,7 +23,7 @@ pub(crate) enum OtherOwner {
 pub(crate) enum Verdict {
     /// The summary names the file.
     Agreeing,
-    /// No summary tells.
+    /// Its summary cannot be read.
     Unproven,
     /// The summary names another owner, which does not have it.
     Contradicted,

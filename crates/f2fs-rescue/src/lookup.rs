@@ -26,7 +26,7 @@ impl Places {
         let start = self.0.partition_point(|index| key(version(index)) < wanted);
         let length = self.0[start..].partition_point(|index| key(version(index)) == wanted);
         let mut rest = &self.0[start..start + length];
-        // Versions with the same doubts descend by their checkpoints.
+        // Versions with equal doubts are in descending order of their checkpoints.
         while let Some(first) = rest.first() {
             let doubts = version(first).doubts();
             let (alike, others) = rest.split_at(rest.partition_point(|at| version(at).doubts() == doubts));

@@ -87,7 +87,7 @@ impl Map {
         self.parts.last().map_or(0, |(bytes, _)| bytes.end)
     }
 
-    /// Returns the map of two passes over a device. What one of them could not read stays bad.
+    /// Returns the map of two passes over a device. A byte that one of them could not read stays bad.
     #[must_use]
     pub fn merged(&self, other: &Map) -> Map {
         let parts = || self.parts.iter().chain(&other.parts);

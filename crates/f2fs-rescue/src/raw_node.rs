@@ -28,7 +28,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// The limits of a volume that nothing is known about but the number of blocks of its image.
+    /// The limits of a volume of which only the number of blocks of its image is known.
     pub(crate) fn of_image(blocks: u64) -> Limits {
         // A truncated image may be a part of a larger volume. A volume has fewer nids than blocks.
         let blocks_end = blocks.saturating_mul(TRUNCATED_MAX).min(u64::from(u32::MAX - 1));

@@ -1,4 +1,4 @@
-//! The tree of what was removed: inodes that no name leads to any more, at their former places.
+//! The tree of removed files: inodes that no name leads to any more, at their former places.
 //!
 //! A removed inode stays on the device until its block is overwritten, and names its directory. A number
 //! that was used again has several generations: each older one is a removed inode, too.

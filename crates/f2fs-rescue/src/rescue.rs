@@ -97,7 +97,7 @@ pub fn rescue(
         return Err(Error::NotF2fs("there are no nodes on the device".into()));
     }
     scanned.versions.sort();
-    // The NAT tells the newest state only.
+    // The NAT has the newest state only.
     if let Some(evidence) = evidence.as_ref().filter(|_| options.as_of.is_none()) {
         let chain = Chain::read(&shape, evidence, &scanned.marked);
         evidence.judge(&shape, &mut scanned.versions, &chain);

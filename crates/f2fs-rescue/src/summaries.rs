@@ -50,7 +50,7 @@ impl Summaries {
         }
     }
 
-    /// Returns the owner of a block; `None` if no summary tells.
+    /// Returns the owner of a block; `None` if the summary cannot be read.
     pub(crate) fn owner(&self, shape: &Shape, addr: BlockAddr) -> Option<Owned> {
         let geometry = self.geometry.as_ref().filter(|geometry| geometry.in_main(addr))?;
         let (segment, offset) = geometry.position(addr);

@@ -24,7 +24,7 @@ use crate::{
 /// Largest number of a quota inode.
 const QUOTA_INO_MAX: u32 = 16;
 
-/// The tree, as far as directories do not tell it themselves.
+/// The parts of the tree that do not follow from directories.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     /// The directory that each directory belongs to.

@@ -95,8 +95,8 @@ impl Image {
         }
     }
 
-    /// Returns the bytes of the image, with `file` in place of what is at the bottom: a wrapper of the same file or export. An image
-    /// in a format of its own does not use the wrapper.
+    /// Returns the bytes of the image, with `file` in place of the file or export at the bottom: a wrapper of the same
+    /// file or export. An image in a format of its own does not use the wrapper.
     pub fn device_over(&self, file: Arc<dyn Device>) -> Arc<dyn Device> {
         let disk = self.decoded.clone().unwrap_or(file);
         self.parts.iter().fold(disk, |device, extents| {

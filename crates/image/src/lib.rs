@@ -1,4 +1,4 @@
-//! Disk images as people hold them, as [block devices](block::Device).
+//! Disk images in files, on devices and behind NBD, as [block devices](block::Device).
 //!
 //! A [`Source`] names an image: a file or device, and the part of it that is meant. [`Image::open`] claims the file and
 //! finds the part, through the [`Table`]s on the way.

@@ -11,7 +11,7 @@ use crate::format::Format;
 /// Separates the name of a file or device from the name of a partition.
 const MARK: u8 = b'#';
 
-/// A part of what the name in front of it leads to.
+/// A part of the disk or part that the name in front of it denotes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     /// The partition of this number, name or PARTUUID.

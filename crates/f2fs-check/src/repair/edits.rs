@@ -44,7 +44,7 @@ pub fn apply(state: &State, fixes: &[Fix], segments: &Segments, used: &Bitmap) -
     for fix in fixes {
         edits.note(fix);
     }
-    // The entries of the NAT tell where the nodes are.
+    // The entries of the NAT have the addresses of the nodes.
     let nat = edits.changes.nat.clone();
     edits.tables.pack.override_nat(&nat);
     for fix in fixes {

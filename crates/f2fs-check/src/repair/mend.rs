@@ -24,7 +24,7 @@ const PERMISSIONS: u16 = 0o600;
 /// Restores some fields of an inode.
 type Step = fn(&mut [u8], NodeFormat, Option<FileType>);
 
-/// Restores the fields of an inode. A directory entry may have told the kind. Returns false if they cannot be
+/// Restores the fields of an inode. A directory entry may have given the kind. Returns false if they cannot be
 /// restored; the bytes are then undefined.
 pub fn mend(bytes: &mut [u8], format: NodeFormat, ino: Ino, kind: Option<FileType>) -> bool {
     let steps: [Step; 5] = [mend_kind, mend_numbers, mend_extra, mend_inline, mend_size];
@@ -138,7 +138,7 @@ fn mend_size(bytes: &mut [u8], format: NodeFormat, _: Option<FileType>) {
     let limit = match is_inline {
         false => blocks << size.log(),
         true => {
-            // Without a size the layout can be told.
+            // An inode with a size of 0 can be parsed, which gives its layout.
             head(bytes).size.set(0);
             let (inode, _) = parse_node(format, bytes, ino.into(), BlockAddr::NULL);
             inode.map_or(0, |inode| inode.layout().inline_bytes() as u64)

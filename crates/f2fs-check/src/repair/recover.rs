@@ -30,7 +30,7 @@ pub enum Rolled {
     None,
     /// These requests roll the volume forward.
     Forward(Vec<Request>),
-    /// The nodes cannot be rolled forward; a sentence tells the loss.
+    /// The nodes cannot be rolled forward; a sentence states the loss.
     Lost(String),
 }
 

@@ -22,25 +22,26 @@ pub struct Space<'a> {
     /// Blocks that the new state uses, with those that were given out.
     new: Bitmap,
     /// Segments that give no block.
-    closed: Vec<SegNo>,
+    excluded: Vec<SegNo>,
     /// The current segments for nodes and for data.
     open: [Option<SegNo>; 2],
 }
 
 impl<'a> Space<'a> {
-    /// Prepares the search. `closed` segments give no block.
-    pub fn new(geometry: Geometry, old: &'a Bitmap, new: Bitmap, closed: Vec<SegNo>) -> Space<'a> {
-        Space { geometry, old, new, closed, open: [None; 2] }
+    /// Prepares the search. `excluded` segments give no block.
+    pub fn new(geometry: Geometry, old: &'a Bitmap, new: Bitmap, excluded: Vec<SegNo>) -> Space<'a> {
+        Space { geometry, old, new, excluded, open: [None; 2] }
     }
 
     /// Takes a free block, from a free segment if there is one, else from one with the same content.
-    /// `content` tells the content of a segment.
+    /// `content` returns the content of a segment.
     pub fn take(&mut self, wanted: Content, content: &dyn Fn(SegNo) -> Option<Content>) -> Option<BlockAddr> {
         let slot = usize::from(wanted == Content::Data);
         if let Some(addr) = self.open[slot].and_then(|segment| self.hole(segment)) {
             return Some(self.give(addr));
         }
-        let usable = |segment: &SegNo| !self.closed.contains(segment) && !self.open.contains(&Some(*segment));
+        let usable =
+            |segment: &SegNo| !self.excluded.contains(segment) && !self.open.contains(&Some(*segment));
         let all = || (0..self.geometry.segments).map(SegNo);
         let free = all().filter(usable).find(|segment| self.is_free(*segment));
         let segment = free.or_else(|| {

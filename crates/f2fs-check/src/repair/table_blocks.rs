@@ -93,7 +93,7 @@ pub fn sit(
     bitmap
 }
 
-/// Type of a segment that is no log's: the new state's, unless the segment has the other sort of blocks.
+/// Type of a segment that belongs to no log: that of the new state, unless the segment has blocks of the other sort.
 fn kind_of(new: &Tables, census: &Census, segment: SegNo, stored: &[u8]) -> SegmentType {
     let (index, slot) = sit::position(segment, new.geometry.block_size);
     let bytes = new.sit_block(index).map(|block| block[slot * ENTRY_BYTES..][..ENTRY_BYTES].to_vec());

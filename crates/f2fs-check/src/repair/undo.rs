@@ -1,9 +1,10 @@
-//! The bytes that a repair overwrites, and their way back.
+//! The bytes that a repair overwrites, and their restoration.
 //!
 //! The file is: a line that names the format, a line of numbers in text (size of the device, number of ranges),
 //! then for each range its offset and length (le64), the old bytes and the new ones, and last a checksum. The old
-//! bytes are whole pages. A page that a repair writes several times follows again with each content in between. Ranges that no request overwrites are the witnesses: both superblocks and the heads of
-//! both checkpoint packs. They tell a volume that was changed after the repair.
+//! bytes are whole pages. A page that a repair writes several times follows again with each content in between. Ranges
+//! that no request overwrites are the witnesses: both superblocks and the heads of both checkpoint packs. They show that
+//! a volume was changed after the repair.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +34,7 @@ const SECTOR: usize = block::ATOMIC_BYTES;
 pub enum UndoError {
     /// The file or the device cannot be read or written.
     Io(io::Error),
-    /// The file is none, or damaged; the sentence tells more.
+    /// The file is not an undo file, or is damaged; the sentence says how.
     Invalid(&'static str),
     /// The device is not the one that was repaired, or was changed since; at this byte.
     Other(u64),

@@ -70,7 +70,8 @@ pub struct Qcow2 {
 struct Writer {
     refcounts: Refcounts,
     has_cleared: bool,
-    /// True after a flush that failed: the tables on the device may lack changes that memory no longer has as such.
+    /// True after a flush that failed: the tables on the device may lack changes that memory no longer marks as
+    /// changes.
     has_failed: bool,
 }
 

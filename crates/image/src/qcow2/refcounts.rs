@@ -39,7 +39,7 @@ pub struct Refcounts {
     cursor: u64,
     /// Clusters that are free once nothing on the device refers to them.
     pending_frees: Vec<u64>,
-    /// True while the table moves, and after an error of that.
+    /// True while the table moves, and after an error during the move.
     is_table_unknown: bool,
 }
 
