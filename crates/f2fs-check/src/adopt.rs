@@ -90,20 +90,24 @@ pub fn find(
         if stored == BlockAddr::NULL && is_old {
             continue;
         }
-        let (known, certainty) = match stored {
-            BlockAddr::NULL => (format!("it is free; the node lies at {}", entry.addr), Certainty::Likely),
-            stored => {
-                let known = format!("it names {stored}, which is not valid; the node lies at {}", entry.addr);
-                (known, Certainty::Certain)
-            }
-        };
-        let finding = Finding::new(Kind::NatAddress, Place::Nat(nid), known)
-            .repaired_by(format!("set the address to {}", entry.addr));
-        report.add(finding.with_certainty(certainty));
+        report.add(finding(nid, stored, entry.addr));
         report.fix(Fix::Nat { nid, ino: entry.ino, addr: entry.addr });
         found.insert(nid, entry);
     }
     found
+}
+
+/// Returns the finding of a node at `addr` for which the NAT has the address `stored`.
+fn finding(nid: Nid, stored: BlockAddr, addr: BlockAddr) -> Finding {
+    let (known, certainty) = match stored {
+        BlockAddr::NULL => (format!("it is free; the node lies at {addr}"), Certainty::Likely),
+        stored => {
+            (format!("it names {stored}, which is not valid; the node lies at {addr}"), Certainty::Certain)
+        }
+    };
+    Finding::new(Kind::NatAddress, Place::Nat(nid), known)
+        .repaired_by(format!("set the address to {addr}"))
+        .with_certainty(certainty)
 }
 
 /// Returns true if the block that the NAT names holds the node, and is not older than one of the given age. Then the
