@@ -1,0 +1,190 @@
+//! Checking, repair, resizing, and volumes on several devices under the names of f2fs-tools.
+
+use super::*;
+
+#[test]
+fn a_check_has_the_exit_codes_of_fsck() {
+    let tools = Tools::new();
+    tools.blank("IMG", 64 << 20);
+    tools.ok("mkfs.f2fs -q IMG");
+    for line in ["fsck.f2fs -a IMG", "fsck.f2fs --dry-run IMG", "fsck.f2fs -p IMG", "fsck.f2fs IMG"] {
+        tools.ok(line);
+    }
+    let image = File::options().write(true).open(tools.path("IMG")).unwrap();
+    let main = tools.info("IMG")["areas"][4]["start_block"].as_u64().unwrap();
+    // The root directory's inode is gone.
+    let node_log = tools.info("IMG")["logs"].as_array().unwrap().clone();
+    let hot = node_log.iter().find(|log| log["log"].as_str().unwrap().contains("hot node")).unwrap();
+    let segment = hot["segment"].as_u64().unwrap();
+    image.write_all_at(&[0; 4096], (main + segment * 512) * 4096).unwrap();
+    for line in ["fsck.f2fs --dry-run IMG", "fsck.f2fs IMG", "fsck.f2fs -f -y --dry-run IMG"] {
+        assert_eq!(tools.fails(line).0, 4, "{line}");
+    }
+    assert_eq!(tools.fails("fsck.f2fs nothing").0, 8);
+    assert_eq!(tools.fails("fsck.f2fs").0, 16);
+    assert_eq!(tools.fails("fsck.f2fs -Q IMG").0, 16);
+}
+
+/// Makes a volume whose checkpoint has wrong counts and whose first superblock is invalid: damage with a certain repair.
+fn make_damaged(tools: &Tools) {
+    tools.blank("IMG", 64 << 20);
+    tools.ok("mkfs.f2fs -q IMG; mkdir -p tree; echo hello > tree/file; sload.f2fs -f tree IMG");
+    let image = File::options().write(true).open(tools.path("IMG")).unwrap();
+    image.write_all_at(&[0; 4], 1024).unwrap();
+}
+
+#[test]
+fn callers_of_fsck_repair_a_volume_and_read_its_exit_code() {
+    let tools = Tools::new();
+    for (line, allowed) in [
+        // systemd-fsck and libblockdev, fsck(8), Android
+        ("fsck.f2fs -a IMG", true),
+        ("fsck.f2fs -p IMG", true),
+        ("fsck.f2fs -p 1 IMG", true),
+        ("fsck.f2fs -g android IMG", true),
+        // GParted, new and old
+        ("fsck.f2fs -f -a IMG", true),
+        ("fsck.f2fs -f -y -a IMG", true),
+        ("fsck.f2fs -y -d 1 --no-kernel-check IMG", true),
+        // libblockdev's check
+        ("fsck.f2fs --dry-run IMG", false),
+        ("fsck.f2fs IMG", false),
+    ] {
+        make_damaged(&tools);
+        let before = fs::read(tools.path("IMG")).unwrap();
+        let (code, _) = tools.fails(line);
+        assert_eq!(code, if allowed { 1 } else { 4 }, "{line}");
+        match allowed {
+            true => {
+                let judged = model::fsck::fsck_image(&tools.path("IMG"));
+                assert!(judged.is_ok(), "{line}: {judged:?}");
+                tools.ok(line);
+                assert_eq!(ok(tools.dir(), &["cat", "IMG:/file"]), "hello\n");
+            }
+            false => assert!(fs::read(tools.path("IMG")).unwrap() == before, "{line}"),
+        }
+    }
+}
+
+/// Mounts the volume on a directory by a line of a shell script. Returns false, with a message, if the host cannot.
+fn mounts(tools: &Tools, line: &str) -> bool {
+    let output = tools.sh(line);
+    if !output.status.success() {
+        eprintln!("skipped: {line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    output.status.success()
+}
+
+#[test]
+fn systemd_checks_a_root_that_is_mounted_read_only_and_goes_on() {
+    let tools = Tools::new();
+    tools.blank("IMG", 64 << 20);
+    tools.ok("mkfs.f2fs -q IMG; mkdir -p dir");
+    // The mount of a block device, as that of a root directory, whose device the kernel holds.
+    if !mounts(&tools, "losetup --show -f IMG > loop && PROGRAM mount -o ro $(cat loop) dir") {
+        return;
+    }
+    let run = tools.sh("fsck.f2fs -a $(cat loop); echo $?; fsck.f2fs -f -a $(cat loop); echo $?");
+    let rw = tools.sh("umount dir; PROGRAM mount $(cat loop) dir && fsck.f2fs -a $(cat loop); echo $?");
+    tools.sh("umount dir; losetup -d $(cat loop)");
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert_eq!(text.lines().filter(|line| *line == "0").count(), 2, "{text}");
+    let told = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(told.contains("checked, and not repaired"), "{told}");
+    // A volume that is mounted for writing is not touched.
+    let text = String::from_utf8_lossy(&rw.stdout).into_owned();
+    assert!(text.ends_with("8\n"), "{text}");
+}
+
+#[test]
+fn partition_editors_resize_a_volume() {
+    let tools = Tools::new();
+    make_tree(&tools);
+    tools.blank("IMG", IMAGE_BYTES);
+    tools.ok("mkfs.f2fs -q IMG 204800; sload.f2fs -f tree IMG");
+    let size = |line: &str| {
+        tools.ok(line);
+        let judged = model::fsck::fsck_image(&tools.path("IMG"));
+        assert!(judged.is_ok(), "{line}: {judged:?}");
+        assert_eq!(ok(tools.dir(), &["cat", "IMG:/bin/tool"]), "hello\n", "{line}");
+        assert_eq!(fs::metadata(tools.path("IMG")).unwrap().len(), IMAGE_BYTES, "{line}");
+        tools.info("IMG")["volume_bytes"].as_u64().unwrap() >> 20
+    };
+    // GParted, in sectors of the device; to the size of the partition
+    assert_eq!(size("resize.f2fs -t 307200 IMG"), 150);
+    assert_eq!(size("resize.f2fs IMG"), 200);
+    // libblockdev
+    assert_eq!(size("resize.f2fs -s -t 245760 IMG"), 120);
+    assert_eq!(size("resize.f2fs -s IMG"), 200);
+    assert_eq!(size("resize.f2fs -t 0 -d 1 -i IMG"), 200);
+    let before = fs::read(tools.path("IMG")).unwrap();
+    for (line, code, reason) in [
+        ("resize.f2fs -t 204800 IMG", 255, "-s shrinks it"),
+        ("resize.f2fs -s -t 4096 IMG", 255, "too small"),
+        ("resize.f2fs -t 409601 IMG", 255, "enlarge it first"),
+        ("resize.f2fs nothing", 255, "nothing"),
+        ("resize.f2fs", 1, "Device not specified"),
+        ("resize.f2fs -o 7 IMG", 1, "overprovision"),
+        ("resize.f2fs -Q IMG", 1, "invalid option"),
+    ] {
+        let (got, message) = tools.fails(line);
+        assert!(got == code && message.contains(reason), "{line}: {got}: {message}");
+    }
+    assert!(fs::read(tools.path("IMG")).unwrap() == before, "the volume is as it was");
+}
+
+#[test]
+fn the_further_devices_of_a_volume_are_found_by_their_paths() {
+    let tools = Tools::new();
+    for name in ["IMG", "second"] {
+        tools.blank(name, 100 << 20);
+    }
+    ok(tools.dir(), &["mkfs", "-q", "IMG", "--device", "second"]);
+    tools.ok("fsck.f2fs -a IMG");
+    // Of all devices together
+    tools.ok("resize.f2fs -s -t 307200 IMG");
+    tools.ok("fsck.f2fs --dry-run IMG");
+    let judged = model::fsck::fsck_image(&tools.path("IMG"));
+    assert!(judged.is_ok(), "{judged:?}");
+    let text = ok(tools.dir(), &["info", "IMG", "--device", "second", "--json"]);
+    let info: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(info["volume_bytes"], 150 << 20);
+}
+
+#[test]
+fn further_devices_that_a_hostile_superblock_names_elsewhere_are_not_opened() {
+    let tools = Tools::new();
+    fs::create_dir(tools.path("sub")).unwrap();
+    tools.blank("external", 100 << 20);
+    symlink(tools.path("external"), tools.path("sub/link")).unwrap();
+    symlink("/dev/zero", tools.path("sub/zero")).unwrap();
+    tools.blank("sub/IMG", 100 << 20);
+    // Its place in the superblock has space for the others.
+    let honest = format!("{}external", "./".repeat(16));
+    ok(tools.dir(), &["mkfs", "-q", "sub/IMG", "--device", &honest]);
+    let head = fs::read(tools.path("sub/IMG")).unwrap()[..8192].to_vec();
+    let before = fs::read(tools.path("external")).unwrap();
+    for (path, reason) in [
+        ("external", "outside of the directory of the image"),
+        ("sub/link", "outside of the directory of the image"),
+        ("sub/zero", "outside of the directory of the image"),
+        ("sub", "not a regular file"),
+        ("nbd://127.0.0.1:1/x", "No such file"),
+        ("sub/IMG#1", "No such file"),
+    ] {
+        let mut hostile = head.clone();
+        for at in (0..head.len()).filter(|at| head[*at..].starts_with(honest.as_bytes())) {
+            hostile[at..at + honest.len()].fill(0);
+            hostile[at..at + path.len()].copy_from_slice(path.as_bytes());
+        }
+        let image = File::options().write(true).open(tools.path("sub/IMG")).unwrap();
+        image.write_all_at(&hostile, 0).unwrap();
+        for (line, code) in
+            [("fsck.f2fs -a sub/IMG", 8), ("fsck.f2fs -t sub/IMG", 8), ("resize.f2fs sub/IMG", 255)]
+        {
+            let (got, message) = tools.fails(line);
+            assert!(got == code && message.contains(reason), "{line}, {path}: {got}: {message}");
+        }
+    }
+    assert!(fs::read(tools.path("external")).unwrap() == before);
+}
