@@ -25,8 +25,8 @@ pub use superblock::{read_raw_superblock, read_superblock};
 
 use crate::{
     Error, Result,
-    format::{checkpoint::Checkpoint, node::NodeFormat, quota::QuotaKind, superblock::Superblock},
-    units::{Ino, Time},
+    format::{checkpoint::Checkpoint, node::NodeFormat, superblock::Superblock},
+    units::Time,
 };
 
 /// Permitted access to the volume.
@@ -79,13 +79,8 @@ impl Disk {
         }
     }
 
-    /// Access to the device in blocks.
-    pub(crate) fn io(&self) -> &Io {
-        &self.io
-    }
-
-    /// Access to the device, to be used without the volume.
-    pub(crate) fn shared_io(&self) -> &Arc<Io> {
+    /// Access to the device in blocks; a clone can be used without the volume.
+    pub(crate) fn io(&self) -> &Arc<Io> {
         &self.io
     }
 
@@ -188,20 +183,5 @@ impl Disk {
     /// changes, so that other operations may go on.
     pub(crate) fn stays_in_place(&self, error: &Error) -> bool {
         matches!(error, Error::Io { .. } | Error::Corrupt { .. }) && self.read_only_reason().is_none()
-    }
-
-    /// The hidden inode of a quota file, if the volume has this quota.
-    pub(crate) fn quota_ino(&self, kind: QuotaKind) -> Option<Ino> {
-        Some(self.superblock.quota_inos[kind.index()]).filter(|ino| ino.0 != 0)
-    }
-
-    /// Returns true if an inode holds a quota.
-    pub(crate) fn is_quota_ino(&self, ino: Ino) -> bool {
-        self.superblock.quota_inos.contains(&ino)
-    }
-
-    /// Returns true if the volume has a quota of any kind.
-    pub(crate) fn has_quotas(&self) -> bool {
-        self.superblock.quota_inos.iter().any(|ino| ino.0 != 0)
     }
 }

@@ -151,9 +151,9 @@ impl Engine {
         self.segments_mut().require_room_for_checkpoint()?;
         let opened = self.segments_mut().open_full_logs();
         let result = opened.and_then(|()| self.prepare(reason));
-        match self.segments().has_borrowed() {
-            true => self.give_up_on_error(result),
-            false => self.segments_mut().stop_on_error(result),
+        match self.segments().turnover().borrowed.is_empty() {
+            true => self.segments_mut().stop_on_error(result),
+            false => self.give_up_on_error(result),
         }
     }
 
@@ -186,7 +186,6 @@ impl Engine {
         let mut next = self.disk().checkpoint().clone();
         next.flags = self.next_flags(reason);
         next.version = CheckpointVer(self.disk().checkpoint().version.0.wrapping_add(1));
-        self.segments_mut().describe(&mut next)?;
         next.next_free_nid = self.nodes().next_free_nid();
         next.elapsed_seconds = self.disk().mounted_seconds();
         next.sit_bitmap = sit.bitmap.clone();
@@ -195,15 +194,13 @@ impl Engine {
         let size = self.geometry().block_size;
         let payload = self.superblock().cp_payload;
         next.summaries_start = 1 + payload + orphan::blocks(orphans.len(), size) as u32;
-        let journals = (Journal::Nat(nat.journal.clone()), Journal::Sit(sit.journal.clone()));
+        let (nat_journal, sit_journal) =
+            (Journal::Nat(nat.journal.clone()), Journal::Sit(sit.journal.clone()));
         let nodes = match reason {
             Reason::Sync => NodeSummaries::Omitted,
             Reason::Unmount => NodeSummaries::Included,
         };
-        let (compact, summaries) = self.segments().encode_summaries(&journals.0, &journals.1, nodes);
-        if compact {
-            next.flags = next.flags.with(Flags::COMPACT_SUM);
-        }
+        let summaries = self.segments_mut().describe(&mut next, &nat_journal, &sit_journal, nodes)?;
         let summary_blocks = (summaries.len() / size.bytes()) as u32;
         next.pack_blocks = next.summaries_start + summary_blocks + (FIXED_BLOCKS - 1);
         assert!(next.pack_blocks <= BLOCKS_PER_SEGMENT, "a pack of {} blocks", next.pack_blocks);

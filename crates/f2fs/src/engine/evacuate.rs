@@ -102,13 +102,13 @@ impl Engine {
     /// Cleans until `wanted` sections are free, as far as cleaning gets.
     fn compact(&mut self, wanted: u32) -> Result<()> {
         loop {
-            let free = self.segments_mut().free_sections()?;
+            let free = self.segments_mut().section_counts()?.free;
             let missing = wanted.saturating_sub(free);
             if missing == 0 {
                 return Ok(());
             }
             let cleaned = self.clean(missing.min(CLEANED_SECTIONS), Policy::Greedy)?;
-            if cleaned.sections == 0 || self.segments_mut().free_sections()? <= free {
+            if cleaned.sections == 0 || self.segments_mut().section_counts()?.free <= free {
                 return Ok(());
             }
         }

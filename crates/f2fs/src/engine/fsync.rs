@@ -147,7 +147,7 @@ impl Engine {
     /// would not find this one, and the fsync becomes a checkpoint.
     pub(super) fn write_mark(&mut self, last: LastNode) -> Result<Option<PendingSync>> {
         let LastNode { ino, nid, is_new } = last;
-        if self.segments().has_chain_ended() {
+        if self.segments().turnover().chain_ended {
             return self.checkpoint_then(Reason::Sync, Then::WriteRest(ino));
         }
         self.nodes_mut().write_node(nid, Marks { fsync: true, dentry: nid == ino.into() && is_new })?;
@@ -208,10 +208,10 @@ impl Engine {
             || since.is_beyond_roll_forward(inode.ino())
             || since.is_renamed(parent)
             || !self.nodes().is_checkpointed(parent.into())?
-            || self.disk().checkpoint().valid_blocks + self.segments().taken_blocks() + names_blocks
+            || self.disk().checkpoint().valid_blocks + self.segments().turnover().taken_blocks + names_blocks
                 > self.disk().checkpoint().user_blocks
             || self.options().active_logs == ActiveLogs::Two
-            || self.segments().has_chain_ended()
+            || self.segments().turnover().chain_ended
             || log != SegmentType::WarmNode)
     }
 }

@@ -12,7 +12,7 @@ use super::{Candidate, Engine, Policy, benefit, by_age, checkpoint::Reason};
 use crate::{
     Error, Result,
     format::{BLOCKS_PER_SEGMENT, bits, summary::Summary},
-    segments::{SectionFacts, Segment},
+    segments::{SectionCounts, SectionFacts, Segment},
     units::{CheckpointVer, SecNo, SegNo},
 };
 
@@ -44,9 +44,9 @@ const TRIES: usize = 4;
 const FREED_BLOCKS: u64 = 2 * BLOCKS_PER_SEGMENT as u64;
 
 /// Returns true if a checkpoint should be written to make released blocks usable.
-pub(super) fn checkpoint_for_space(free_sections: u32, least: u32, reserved: u32, freed_blocks: u64) -> bool {
-    (free_sections <= least && freed_blocks > 0)
-        || (free_sections <= reserved && freed_blocks >= FREED_BLOCKS)
+pub(super) fn checkpoint_for_space(sections: SectionCounts, freed_blocks: u64) -> bool {
+    (sections.free <= sections.least_free && freed_blocks > 0)
+        || (sections.free <= sections.reserved && freed_blocks >= FREED_BLOCKS)
 }
 
 /// Minimum time since the last change of a section, in seconds of mounted time (Linux,
@@ -254,17 +254,15 @@ impl Engine {
     }
 
     fn free_and_clean(&mut self, step: SpaceStep) -> Result<Option<PendingSync>> {
-        let least = self.segments().least_free_sections();
         if step == SpaceStep::Free {
-            let free = self.segments_mut().free_sections()?;
-            let freed = self.segments().freed_blocks();
-            if checkpoint_for_space(free, least, self.segments().reserved_sections(), freed) {
+            let sections = self.segments_mut().section_counts()?;
+            if checkpoint_for_space(sections, self.segments().turnover().freed_blocks) {
                 return self.checkpoint_for(SpaceStep::Clean);
             }
         }
         if step != SpaceStep::End {
-            let missing =
-                (least + 1).saturating_sub(self.segments_mut().free_sections()?).min(FOREGROUND_SECTIONS);
+            let sections = self.segments_mut().section_counts()?;
+            let missing = (sections.least_free + 1).saturating_sub(sections.free).min(FOREGROUND_SECTIONS);
             if missing > 0 {
                 let cleaning =
                     Cleaning::new(Purpose::Space, missing, Policy::Greedy, TRIES * missing as usize);
@@ -313,9 +311,9 @@ impl Engine {
                     Some(Victim::new(section, SegNo(section.0 * self.geometry().segments_per_section)));
                 continue;
             };
-            self.segments_mut().avoid_section(victim.section);
+            self.segments_mut().set_cleaning(Some(victim.section));
             let result = self.clean_section(&mut victim, &mut budget_blocks);
-            self.segments_mut().avoid_none();
+            self.segments_mut().set_cleaning(None);
             match result {
                 Ok(false) => {
                     cleaning.victim = Some(victim);
@@ -376,7 +374,7 @@ impl Engine {
                 && !tried.contains(&section)
                 && !is_left_out(section, valid_blocks)
         };
-        let segments = self.names.segments_mut();
+        let segments = self.names.files_mut().nodes_mut().segments_mut();
         if policy != Policy::AgeThreshold {
             // Of equal sections the first one.
             let rank = |it: SectionFacts| {
@@ -517,8 +515,9 @@ mod tests {
 
     #[test]
     fn a_checkpoint_must_be_worth_its_blocks() {
-        assert!(checkpoint_for_space(8, 8, 20, 1) && !checkpoint_for_space(8, 8, 20, 0));
-        assert!(!checkpoint_for_space(15, 8, 20, 1000) && checkpoint_for_space(15, 8, 20, 1024));
-        assert!(!checkpoint_for_space(21, 8, 20, 1 << 20));
+        let sections = |free| SectionCounts { free, least_free: 8, reserved: 20 };
+        assert!(checkpoint_for_space(sections(8), 1) && !checkpoint_for_space(sections(8), 0));
+        assert!(!checkpoint_for_space(sections(15), 1000) && checkpoint_for_space(sections(15), 1024));
+        assert!(!checkpoint_for_space(sections(21), 1 << 20));
     }
 }

@@ -73,10 +73,6 @@ use crate::{
     units::{BlockAddr, Ino, SecNo, SegNo},
 };
 
-/// The upkeep asks for a checkpoint once more than one in this many nids has changed since the last one
-/// (Linux, `DEF_NAT_CACHE_THRESHOLD` and `excess_dirty_nats`).
-const CHANGED_NODES_SHARE: usize = 10;
-
 /// An open volume, by inode numbers: the engine below the [front door](crate::Volume).
 ///
 /// # Errors
@@ -162,27 +158,27 @@ impl Engine {
     }
 
     fn disk(&self) -> &Disk {
-        self.names.disk()
+        self.segments().disk()
     }
 
     fn disk_mut(&mut self) -> &mut Disk {
-        self.names.segments_mut().disk_mut()
+        self.segments_mut().disk_mut()
     }
 
     fn segments(&self) -> &Segments {
-        self.names.segments()
+        self.nodes().segments()
     }
 
     fn segments_mut(&mut self) -> &mut Segments {
-        self.names.segments_mut()
+        self.nodes_mut().segments_mut()
     }
 
     fn nodes(&self) -> &Nodes {
-        self.names.nodes()
+        self.files().nodes()
     }
 
     fn nodes_mut(&mut self) -> &mut Nodes {
-        self.names.nodes_mut()
+        self.files_mut().nodes_mut()
     }
 
     fn files(&self) -> &Files {
@@ -325,11 +321,7 @@ impl Engine {
 
     /// Continues the upkeep when the dirty nodes are written, if that was due.
     fn upkeep_of_space(&mut self) -> Result<Option<PendingSync>> {
-        let nodes = self.nodes().changed_entries();
-        // Freed nids can be allocated again only after a checkpoint.
-        let is_much = self.nodes().changed_bytes() > self.options().cache_bytes
-            || nodes > self.geometry().nids_end().0 as usize / CHANGED_NODES_SHARE;
-        if is_much && !self.options().checkpoint_when_asked {
+        if self.nodes().need_checkpoint() && !self.options().checkpoint_when_asked {
             return self.checkpoint_then(checkpoint::Reason::Sync, Then::FreeSpace(SpaceStep::Free));
         }
         self.free_space_from(SpaceStep::Free)

@@ -149,7 +149,7 @@ impl Engine {
     }
 
     pub(super) fn pending(&mut self, work: Work, then: Then) -> PendingSync {
-        let pending = PendingSync { io: self.disk().shared_io().clone(), work, then };
+        let pending = PendingSync { io: self.disk().io().clone(), work, then };
         self.is_syncing = !pending.is_only_flush();
         pending
     }

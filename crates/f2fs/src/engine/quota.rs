@@ -92,7 +92,7 @@ impl Engine {
         }
         let mut limits = EnforcedLimits::default();
         // If the files may be wrong, limits are not enforced (Linux, `f2fs_enable_quotas`).
-        if self.disk().has_quotas() && !self.nodes().quota().is_wrong() {
+        if self.superblock().has_quotas() && !self.nodes().quota().is_wrong() {
             let now = self.nodes().quota_now();
             let changes = match self.nodes().quota_changes() {
                 Err(error) if self.disk().stays_in_place(&error) => {
@@ -126,7 +126,7 @@ impl Engine {
 
     /// The hidden inode of a quota file, if the volume has this quota.
     pub fn quota_ino(&self, kind: QuotaKind) -> Option<Ino> {
-        self.disk().quota_ino(kind)
+        self.superblock().quota_ino(kind)
     }
 
     /// All records of a quota; none if the volume does not have it.

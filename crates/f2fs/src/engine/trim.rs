@@ -42,8 +42,7 @@ impl Engine {
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the device cannot discard.
     pub fn begin_trim(&mut self) -> Result<Option<PendingSync>> {
         self.start()?;
-        self.segments().require_discards()?;
-        self.segments().retry_discards();
+        self.segments().retry_discards()?;
         if self.segments().is_changed() { self.checkpoint_then(Reason::Sync, Then::End) } else { Ok(None) }
     }
 
@@ -56,7 +55,6 @@ impl Engine {
     /// change](Engine#errors).
     pub fn trim_from(&mut self, from: SegNo, least_blocks: u32) -> Result<(u64, Option<SegNo>)> {
         self.start()?;
-        self.segments().require_discards()?;
         self.segments_mut().discard_free(from, least_blocks)
     }
 }

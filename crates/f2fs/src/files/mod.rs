@@ -57,8 +57,8 @@ impl Files {
         Files { nodes, pages: Pages::default(), synced: FxHashSet::default(), ciphers: Ciphers::default() }
     }
 
-    pub(crate) fn disk(&self) -> &Disk {
-        self.nodes.disk()
+    fn disk(&self) -> &Disk {
+        self.segments().disk()
     }
 
     fn geometry(&self) -> &Geometry {
@@ -69,11 +69,11 @@ impl Files {
         self.disk().options()
     }
 
-    pub(crate) fn segments(&self) -> &Segments {
+    fn segments(&self) -> &Segments {
         self.nodes.segments()
     }
 
-    pub(crate) fn segments_mut(&mut self) -> &mut Segments {
+    fn segments_mut(&mut self) -> &mut Segments {
         self.nodes.segments_mut()
     }
 

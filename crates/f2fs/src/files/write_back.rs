@@ -52,7 +52,7 @@ impl Files {
 
     /// Returns true if a checkpoint is complete without a page.
     fn may_wait(&self, ino: Ino, block: u64) -> bool {
-        !self.disk().is_quota_ino(ino) && !self.pages.is_needed(ino, block)
+        !self.disk().superblock().is_quota_ino(ino) && !self.pages.is_needed(ino, block)
     }
 
     /// Writes the pages that [`write_pages`](Self::write_pages) left, or returns the error that keeps them
@@ -127,7 +127,7 @@ impl Files {
     /// never are, because they belong to one checkpoint (Linux, `f2fs_should_update_outplace`).
     pub(super) fn stays(&self, ino: Ino, reason: WriteReason, neighbours: usize) -> Result<bool> {
         let wanted = in_place(self.options().in_place, reason, neighbours) || self.is_pinned(ino)?;
-        Ok(wanted && !self.disk().is_quota_ino(ino))
+        Ok(wanted && !self.disk().superblock().is_quota_ino(ino))
     }
 
     /// Returns the address at which a page is updated in place without an fsync, or `None` if it goes to its

@@ -8,7 +8,7 @@ mod check;
 
 use zerocopy::IntoBytes;
 
-use super::{BLOCKS_PER_SEGMENT, BlockSize, LOG_BLOCKS_PER_SEGMENT, crc::f2fs_crc};
+use super::{BLOCKS_PER_SEGMENT, BlockSize, LOG_BLOCKS_PER_SEGMENT, crc::f2fs_crc, quota::QuotaKind};
 use crate::{
     Error, Result,
     units::{BlockAddr, Ino},
@@ -331,6 +331,24 @@ impl Superblock {
     #[must_use]
     pub fn nat_blocks(&self) -> u32 {
         self.nat.segments / 2 * BLOCKS_PER_SEGMENT
+    }
+
+    /// The hidden inode of a quota file, if the volume has this quota.
+    #[must_use]
+    pub fn quota_ino(&self, kind: QuotaKind) -> Option<Ino> {
+        Some(self.quota_inos[kind.index()]).filter(|ino| ino.0 != 0)
+    }
+
+    /// Returns true if an inode holds a quota.
+    #[must_use]
+    pub fn is_quota_ino(&self, ino: Ino) -> bool {
+        self.quota_inos.contains(&ino)
+    }
+
+    /// Returns true if the volume has a quota of any kind.
+    #[must_use]
+    pub fn has_quotas(&self) -> bool {
+        self.quota_inos.iter().any(|ino| ino.0 != 0)
     }
 }
 

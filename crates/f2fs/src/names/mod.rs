@@ -65,7 +65,7 @@ pub(crate) struct Names {
 impl Names {
     /// The names of a volume whose newest checkpoint has these orphans.
     pub(crate) fn new(files: Files, orphans: BTreeSet<Ino>) -> Names {
-        let options = files.disk().options();
+        let options = files.nodes().segments().disk().options();
         Names {
             dirs: DirIndexes::new(options.name_bytes()),
             strays: DirStrays::new(options.stray_bytes()),
@@ -76,8 +76,8 @@ impl Names {
         }
     }
 
-    pub(crate) fn disk(&self) -> &Disk {
-        self.files.disk()
+    fn disk(&self) -> &Disk {
+        self.segments().disk()
     }
 
     fn io(&self) -> &Io {
@@ -96,19 +96,19 @@ impl Names {
         self.disk().options()
     }
 
-    pub(crate) fn segments(&self) -> &Segments {
-        self.files.segments()
+    fn segments(&self) -> &Segments {
+        self.nodes().segments()
     }
 
-    pub(crate) fn segments_mut(&mut self) -> &mut Segments {
-        self.files.segments_mut()
+    fn segments_mut(&mut self) -> &mut Segments {
+        self.nodes_mut().segments_mut()
     }
 
-    pub(crate) fn nodes(&self) -> &Nodes {
+    fn nodes(&self) -> &Nodes {
         self.files.nodes()
     }
 
-    pub(crate) fn nodes_mut(&mut self) -> &mut Nodes {
+    fn nodes_mut(&mut self) -> &mut Nodes {
         self.files.nodes_mut()
     }
 

@@ -33,6 +33,9 @@ use crate::{
 
 /// Memory that a changed node takes until the next checkpoint, in bytes, in all tables together.
 const CHANGED_NODE_BYTES: usize = 64;
+/// Upkeep writes a checkpoint once more than one in this many nids has changed since the last one
+/// (Linux, `DEF_NAT_CACHE_THRESHOLD` and `excess_dirty_nats`).
+const CHANGED_NODES_SHARE: usize = 10;
 
 /// The nodes of a volume.
 pub(crate) struct Nodes {
@@ -57,7 +60,7 @@ impl Nodes {
         })
     }
 
-    pub(crate) fn disk(&self) -> &Disk {
+    fn disk(&self) -> &Disk {
         self.segments.disk()
     }
 
@@ -105,14 +108,13 @@ impl Nodes {
         self.cache.change(nid)
     }
 
-    /// Count of the entries of the NAT that the next checkpoint writes.
-    pub(crate) fn changed_entries(&self) -> usize {
-        self.nat.changed_entries()
-    }
-
-    /// Bytes of memory that changes of nodes and segments take until the next checkpoint.
-    pub(crate) fn changed_bytes(&self) -> usize {
-        self.nat.changed_entries() * CHANGED_NODE_BYTES + self.segments.changed_bytes()
+    /// Returns true if so many node addresses have changed since the last checkpoint, or the changes of nodes and segments
+    /// take so much memory, that upkeep writes another one.
+    pub(crate) fn need_checkpoint(&self) -> bool {
+        let entries = self.nat.changed_entries();
+        // Freed nids can be allocated again only after a checkpoint.
+        entries * CHANGED_NODE_BYTES + self.segments.changed_bytes() > self.disk().options().cache_bytes
+            || entries > self.disk().geometry().nids_end().0 as usize / CHANGED_NODES_SHARE
     }
 
     /// Writes the changes of the NAT; only the next checkpoint makes them count.

@@ -231,7 +231,7 @@ impl Nodes {
 
     /// Returns an error if the limits do not permit `blocks` more blocks for a file.
     pub(crate) fn admit(&self, ino: Ino, blocks: u64) -> Result<()> {
-        if blocks == 0 || self.segments.disk().is_quota_ino(ino) {
+        if blocks == 0 || self.disk().superblock().is_quota_ino(ino) {
             return Ok(());
         }
         self.admit_ids(|| Ok(Charge::of(&*self.inode(ino)?).ids.map(Some)), 0, blocks)
@@ -289,7 +289,7 @@ impl Nodes {
 
     /// Returns an error if the limits of the new owners do not permit the inode.
     pub(crate) fn admit_owner(&self, ino: Ino, to: [Option<u32>; 3]) -> Result<()> {
-        if !self.quota.has_limits() || self.segments.disk().is_quota_ino(ino) {
+        if !self.quota.has_limits() || self.disk().superblock().is_quota_ino(ino) {
             return Ok(());
         }
         let charge = Charge::of(&*self.inode(ino)?);
@@ -298,7 +298,7 @@ impl Nodes {
 
     /// Moves the charge of an inode to its new owners, before the owners change.
     pub(crate) fn charge_owner(&mut self, ino: Ino, to: [Option<u32>; 3]) -> Result<()> {
-        if !self.quota.has_limits() || self.segments.disk().is_quota_ino(ino) {
+        if !self.quota.has_limits() || self.disk().superblock().is_quota_ino(ino) {
             return Ok(());
         }
         let charge = Charge::of(&*self.inode(ino)?);
@@ -311,7 +311,7 @@ impl Nodes {
 
     /// Updates the usage after a file has gained or lost blocks.
     pub(crate) fn charge_blocks(&mut self, ino: Ino, blocks: i64) -> Result<()> {
-        if self.quota.has_limits() && !self.segments.disk().is_quota_ino(ino) {
+        if self.quota.has_limits() && !self.disk().superblock().is_quota_ino(ino) {
             let ids = Charge::of(&*self.inode(ino)?).ids;
             self.charge(ids.map(Some), 0, blocks);
         }
@@ -320,7 +320,7 @@ impl Nodes {
 
     /// Updates the usage for an inode that is created (`sign` 1) or removed (-1) with its blocks.
     pub(super) fn charge_inode(&mut self, node: &NodeBlock, sign: i64) {
-        if node.is_inode() && self.quota.has_limits() && !self.segments.disk().is_quota_ino(node.ino()) {
+        if node.is_inode() && self.quota.has_limits() && !self.disk().superblock().is_quota_ino(node.ino()) {
             let charge = Charge::of(node);
             self.charge(charge.ids.map(Some), sign, sign * charge.blocks as i64);
         }
@@ -358,7 +358,9 @@ impl Nodes {
 
     /// Returns true if a node is an inode that counts for quota.
     fn is_charged(&self, node: &NodeBlock) -> bool {
-        node.is_inode() && self.segments.disk().has_quotas() && !self.segments.disk().is_quota_ino(node.ino())
+        node.is_inode()
+            && self.disk().superblock().has_quotas()
+            && !self.disk().superblock().is_quota_ino(node.ino())
     }
 
     /// Records the charges of all dirty inodes after a failed checkpoint. Its quota files contain all changes

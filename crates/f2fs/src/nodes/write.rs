@@ -80,10 +80,7 @@ impl Nodes {
             return Err(Error::corrupt(Place::Nat(nid), "a free node is in use"));
         }
         self.nat.set(self.segments.disk().io(), nid, NatEntry { ino, addr: BlockAddr::NEW, ..old })?;
-        match node.is_inode() {
-            true => self.segments.count_inode(),
-            false => self.segments.count_node(),
-        }
+        self.segments.count_node(nid, ino);
         self.note_new(&node);
         self.charge_inode(&node, 1);
         self.cache.insert_dirty(nid, Arc::new(node), Change::REST);
@@ -115,10 +112,7 @@ impl Nodes {
         self.nat.release(self.segments.disk().io(), nid, entry.version)?;
         self.cache.remove(nid);
         self.report_dirty_nodes();
-        match entry.ino.0 == nid.0 {
-            true => self.segments.uncount_inode(),
-            false => self.segments.uncount_node(),
-        }
+        self.segments.uncount_node(nid, entry.ino);
         Ok(())
     }
 

@@ -201,19 +201,10 @@ impl Segments {
         Ok(place)
     }
 
-    /// Returns true if a node of the chain of fsyncs found no place for one after it since the last checkpoint.
-    pub(crate) fn has_chain_ended(&self) -> bool {
-        self.turnover.chain_ended
-    }
-
-    /// Keeps the logs out of a section that is being cleaned.
-    pub(crate) fn avoid_section(&mut self, section: SecNo) {
-        self.avoid = self.disk.geometry().segments_of(section).collect();
-    }
-
-    /// Lets the logs into all sections again.
-    pub(crate) fn avoid_none(&mut self) {
-        self.avoid.clear();
+    /// Keeps the logs out of the section that is being cleaned, and lets them into all others.
+    pub(crate) fn set_cleaning(&mut self, section: Option<SecNo>) {
+        let segments = section.map(|section| self.disk.geometry().segments_of(section));
+        self.avoid = segments.into_iter().flatten().collect();
     }
 
     /// Segments that no log may open now.

@@ -1,12 +1,13 @@
 //! The segments' part of a checkpoint.
 
-use super::{Segments, Turnover, discards::UNIT_BLOCKS, sit::Prefree};
+use super::{NodeSummaries, Segments, Turnover, discards::UNIT_BLOCKS, sit::Prefree};
 use crate::{
     Error, Result,
     disk::journal::Prepared,
     format::{
-        checkpoint::{Checkpoint, LogPosition},
+        checkpoint::{Checkpoint, Flags, LogPosition},
         sit::{SegmentType, SitEntry},
+        summary::Journal,
     },
     units::SegNo,
 };
@@ -25,7 +26,7 @@ impl Segments {
     }
 
     /// Opens a segment for each full log, so that every log can go on. A log without a segment may
-    /// [borrow](Self::has_borrowed) a prefree one, which the next checkpoint frees.
+    /// [borrow](Turnover::borrowed) a prefree one, which the next checkpoint frees.
     pub(crate) fn open_full_logs(&mut self) -> Result<()> {
         SegmentType::ALL.into_iter().try_for_each(|kind| {
             if self.logs.get(kind).is_full() {
@@ -41,24 +42,29 @@ impl Segments {
         })
     }
 
-    /// Returns true if a log of the checkpoint under way may overwrite blocks that the last checkpoint needs.
-    pub(crate) fn has_borrowed(&self) -> bool {
-        !self.turnover.borrowed.is_empty()
-    }
-
     /// Writes the changes of the segment table; only the next checkpoint makes them count.
     pub(crate) fn write_table(&mut self) -> Result<Prepared<SegNo, SitEntry>> {
         self.sit.write_back(self.disk.io())
     }
 
-    /// Puts the counts and the positions of the logs into a checkpoint.
-    pub(crate) fn describe(&mut self, next: &mut Checkpoint) -> Result<()> {
+    /// Puts the counts and the positions of the logs into a checkpoint. Returns the summary blocks of its pack.
+    pub(crate) fn describe(
+        &mut self,
+        next: &mut Checkpoint,
+        nat: &Journal,
+        sit: &Journal,
+        nodes: NodeSummaries,
+    ) -> Result<Vec<u8>> {
         next.valid_blocks = self.counters.valid_blocks;
         next.valid_nodes = self.counters.valid_nodes;
         next.valid_inodes = self.counters.valid_inodes;
         next.free_segments = self.sit.free_segments(self.disk.io(), &self.logs.segments())?;
         next.logs = self.log_positions();
-        Ok(())
+        let (is_compact, summaries) = self.encode_summaries(nat, sit, nodes);
+        if is_compact {
+            next.flags = next.flags.with(Flags::COMPACT_SUM);
+        }
+        Ok(summaries)
     }
 
     fn log_positions(&self) -> [LogPosition; 6] {

@@ -32,7 +32,7 @@ pub(crate) use recovery::Needed;
 pub(crate) use replace::{FsyncMark, OldBlock, Replaced};
 pub(crate) use segment::Segment;
 pub(crate) use sit::SectionFacts;
-pub(crate) use space::Reservation;
+pub(crate) use space::{Reservation, SectionCounts};
 pub(crate) use summaries::NodeSummaries;
 
 use log::{Log, Logs};
@@ -108,17 +108,17 @@ struct Waiting {
 
 /// Changes of the segments since the last checkpoint.
 #[derive(Default)]
-struct Turnover {
+pub(crate) struct Turnover {
     /// Number of blocks that were taken; blocks that were released are not subtracted.
-    taken_blocks: u64,
+    pub(crate) taken_blocks: u64,
     /// Number of blocks that were released; the next checkpoint makes them usable.
-    freed_blocks: u64,
+    pub(crate) freed_blocks: u64,
     /// True if no zone was found that data and nodes of fsyncs could share.
     no_zone: bool,
     /// True if the last node of the chain has no address for a next one, so that the chain ends there.
-    chain_ended: bool,
+    pub(crate) chain_ended: bool,
     /// Segments that a checkpoint opened for its logs although the last checkpoint needs blocks of them.
-    borrowed: Vec<SegNo>,
+    pub(crate) borrowed: Vec<SegNo>,
 }
 
 impl Segments {
@@ -155,7 +155,7 @@ impl Segments {
             logs: Logs::new(logs, geometry.block_size.bytes()),
             logs_ready: false,
             summaries: BTreeMap::new(),
-            discards: Discards::new(disk.shared_io().clone()),
+            discards: Discards::new(disk.io().clone()),
             disk,
             avoid: Vec::new(),
             unreadable: Vec::new(),
@@ -187,6 +187,11 @@ impl Segments {
     /// Returns true if something was changed since the newest checkpoint.
     pub(crate) fn is_changed(&self) -> bool {
         self.changed
+    }
+
+    /// The changes since the newest checkpoint.
+    pub(crate) fn turnover(&self) -> &Turnover {
+        &self.turnover
     }
 
     /// Notes that something changes.

@@ -6,7 +6,7 @@ use super::{Counters, Segments};
 use crate::{
     Error, Result,
     format::{BLOCKS_PER_SEGMENT, checkpoint::RESERVED_NIDS},
-    units::SecNo,
+    units::{Ino, Nid, SecNo},
 };
 
 /// Number of free sections at which cleaning starts: each of the six logs can still open one, and two are
@@ -17,6 +17,17 @@ const LEAST_FREE_SECTIONS: u32 = 8;
 #[must_use = "the permission ends when the reservation is dropped"]
 pub(crate) struct Reservation {
     _live: Arc<()>,
+}
+
+/// Free sections, and numbers of sections that have to be free.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SectionCounts {
+    /// Sections of which nothing is in use, now or in the last checkpoint, and that hold no log.
+    pub(crate) free: u32,
+    /// Number of free sections at which cleaning starts.
+    pub(crate) least_free: u32,
+    /// Number of sections reserved for cleaning.
+    pub(crate) reserved: u32,
 }
 
 impl Segments {
@@ -39,28 +50,18 @@ impl Segments {
         self.counters.valid_blocks = self.counters.valid_blocks.saturating_sub(blocks);
     }
 
-    /// Counts a new node, and its block.
-    pub(crate) fn count_node(&mut self) {
+    /// Counts a new node of a file, and its block. It is an inode if it has the inode's number.
+    pub(crate) fn count_node(&mut self, nid: Nid, ino: Ino) {
         self.count_blocks(1);
         self.counters.valid_nodes += 1;
+        self.counters.valid_inodes += u32::from(nid == ino.into());
     }
 
-    /// Counts a new inode, as a node too.
-    pub(crate) fn count_inode(&mut self) {
-        self.count_node();
-        self.counters.valid_inodes += 1;
-    }
-
-    /// Counts a node out, and its block.
-    pub(crate) fn uncount_node(&mut self) {
+    /// Counts a node of a file out, and its block.
+    pub(crate) fn uncount_node(&mut self, nid: Nid, ino: Ino) {
+        self.counters.valid_inodes = self.counters.valid_inodes.saturating_sub((nid == ino.into()).into());
         self.counters.valid_nodes = self.counters.valid_nodes.saturating_sub(1);
         self.uncount_blocks(1);
-    }
-
-    /// Counts an inode out, as a node too.
-    pub(crate) fn uncount_inode(&mut self) {
-        self.counters.valid_inodes = self.counters.valid_inodes.saturating_sub(1);
-        self.uncount_node();
     }
 
     /// Blocks still available to users.
@@ -87,16 +88,6 @@ impl Segments {
     pub(crate) fn reserve(&self, blocks: u64) -> Result<Reservation> {
         self.require_space(blocks)?;
         Ok(Reservation { _live: self.reservations.clone() })
-    }
-
-    /// Blocks that were taken since the last checkpoint, whatever was given back.
-    pub(crate) fn taken_blocks(&self) -> u64 {
-        self.turnover.taken_blocks
-    }
-
-    /// Blocks that the next checkpoint makes usable.
-    pub(crate) fn freed_blocks(&self) -> u64 {
-        self.turnover.freed_blocks
     }
 
     /// Blocks that writing all dirty pages would take.
@@ -136,18 +127,27 @@ impl Segments {
     }
 
     /// Number of sections reserved for cleaning.
-    pub(crate) fn reserved_sections(&self) -> u32 {
+    pub(super) fn reserved_sections(&self) -> u32 {
         self.disk.checkpoint().reserved_segments.div_ceil(self.disk.geometry().segments_per_section)
     }
 
     /// Number of free sections at which cleaning starts.
-    pub(crate) fn least_free_sections(&self) -> u32 {
+    pub(super) fn least_free_sections(&self) -> u32 {
         LEAST_FREE_SECTIONS.min(self.reserved_sections())
     }
 
     /// Sections of which nothing is in use, now or in the last checkpoint, and that hold no log.
-    pub(crate) fn free_sections(&mut self) -> Result<u32> {
+    pub(super) fn free_sections(&mut self) -> Result<u32> {
         self.sit.free_sections(self.disk.io(), &self.logs.segments())
+    }
+
+    /// Counts the free sections, and those that have to be free.
+    pub(crate) fn section_counts(&mut self) -> Result<SectionCounts> {
+        Ok(SectionCounts {
+            free: self.free_sections()?,
+            least_free: self.least_free_sections(),
+            reserved: self.reserved_sections(),
+        })
     }
 
     /// Valid blocks of a section.

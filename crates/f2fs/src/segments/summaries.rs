@@ -208,7 +208,7 @@ impl Segments {
     }
 
     /// Returns the summary blocks of the pack, and true if those of the data logs are in the compact form.
-    pub(crate) fn encode_summaries(
+    pub(super) fn encode_summaries(
         &self,
         nat: &Journal,
         sit: &Journal,

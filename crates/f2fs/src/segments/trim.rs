@@ -13,7 +13,11 @@ const STEP_SEGMENTS: u32 = 16;
 impl Segments {
     /// Adds the free blocks of some segments from `from` on to the discards, and returns how many blocks that are and the
     /// segment to go on with. Blocks that a log is about to write are left out.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device cannot discard.
     pub(crate) fn discard_free(&mut self, from: SegNo, least_blocks: u32) -> Result<(u64, Option<SegNo>)> {
+        self.require_discards()?;
         let least_blocks = least_blocks.max(self.discards.unit_blocks());
         let segments = self.disk.geometry().segments;
         let end = segments.min(from.0.saturating_add(STEP_SEGMENTS));
@@ -37,7 +41,7 @@ impl Segments {
     }
 
     /// Returns an error if the device cannot discard.
-    pub(crate) fn require_discards(&self) -> Result<()> {
+    fn require_discards(&self) -> Result<()> {
         match self.discards.is_stopped() {
             true => Err(Error::Unsupported("discards: the device cannot do them".into())),
             false => Ok(()),
@@ -45,8 +49,13 @@ impl Segments {
     }
 
     /// Lets the device be asked again although it has failed too often.
-    pub(crate) fn retry_discards(&self) {
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device cannot discard.
+    pub(crate) fn retry_discards(&self) -> Result<()> {
+        self.require_discards()?;
         self.discards.try_again();
+        Ok(())
     }
 
     /// Removes the discards of a segment from the queue. Returns false if one is in flight.
