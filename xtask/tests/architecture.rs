@@ -51,17 +51,38 @@ fn the_documented_dependencies_are_those_of_the_manifests() {
     assert_eq!(documented(&page), declared(&root().join("crates")));
 }
 
+/// Returns the crates that are published, by the names of their folders, with their tables `package`.
+fn published() -> BTreeMap<String, toml::Table> {
+    let crates = root().join("crates");
+    let package = |name: String| {
+        let text = fs::read_to_string(crates.join(&name).join("Cargo.toml")).expect("it was read");
+        let manifest: toml::Table = text.parse().expect("it is TOML");
+        (name, manifest["package"].as_table().expect("it is a table").clone())
+    };
+    let all = declared(&crates).into_keys().map(package);
+    // The others inherit that they are not published.
+    all.filter(|(_, package)| !package.contains_key("publish")).collect()
+}
+
 #[test]
 fn published_packages_have_names_of_their_own() {
-    for name in declared(&root().join("crates")).into_keys() {
-        let path = root().join("crates").join(&name).join("Cargo.toml");
-        let text = fs::read_to_string(path).expect("it was read");
-        let manifest: toml::Table = text.parse().expect("it is TOML");
-        // The others inherit that they are not published.
-        if manifest["package"].get("publish").is_none() {
-            let package = manifest["package"]["name"].as_str().expect("a package has a name");
-            let is_own = ["f2fs", "f2fs-tree"].contains(&name.as_str());
-            assert_eq!(package, if is_own { name } else { format!("flashkit-{name}") });
+    for (name, package) in published() {
+        let package = package["name"].as_str().expect("a package has a name");
+        let is_own = ["f2fs", "f2fs-tree"].contains(&name.as_str());
+        assert_eq!(package, if is_own { name } else { format!("flashkit-{name}") });
+    }
+}
+
+#[test]
+fn published_packages_describe_themselves_and_contain_their_licences() {
+    for (name, package) in published() {
+        for key in ["description", "readme", "keywords", "categories", "license"] {
+            assert!(package.contains_key(key), "{name}: no {key}");
+        }
+        let keywords = package["keywords"].as_array().map_or(0, Vec::len);
+        assert!((1..=5).contains(&keywords), "{name}: crates.io takes at most five keywords");
+        for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+            assert!(root().join("crates").join(&name).join(file).is_file(), "{name}: no {file}");
         }
     }
 }
