@@ -6,7 +6,7 @@
 use flashkit_flash::{
     Condition, FaultPlan, Model, Op, Profile,
     probe::{Estimate, Findings, Options, probe},
-    profile::{FatArea, Layer},
+    profile::{FatArea, Layer, Locality},
     random_profiles::{self, device, odd_device},
 };
 
@@ -298,28 +298,63 @@ fn the_fitted_profile_behaves_like_the_device() {
         assert_eq!(Profile::parse(&fitted.to_toml()).expect("its own text"), fitted);
         let again = probed(&fitted, FaultPlan { jitter: 0.02, seed, ..FaultPlan::default() });
         let value = |found: &Findings| {
-            let unit = found.unit_bytes.and_then(|found| found.value);
-            (
-                unit.filter(|_| found.open_units.is_some_and(|found| found.value.is_some())),
-                found.open_units.map(|found| found.value),
-            )
+            (found.unit_bytes.and_then(|found| found.value), found.open_units.map(|found| found.value))
         };
         let merges = match (found.merge_ns, again.merge_ns) {
             (Some(one), Some(two)) => (0.4..2.5).contains(&(two / one)),
             (one, two) => one.is_none() == two.is_none(),
         };
         let page = again.page_bytes.map(|found| found.value) == found.page_bytes.map(|found| found.value);
-        let same = value(&found) == value(&again) && page && merges;
+        let near = |one: Option<f64>, two: Option<f64>| match one.zip(two) {
+            Some((one, two)) => (one - two).abs() < 0.2 * one.max(two) + 50_000.0,
+            None => one == two,
+        };
+        let places = near(found.unit_switch_ns, again.unit_switch_ns)
+            && near(found.stream_miss_ns, again.stream_miss_ns)
+            && found.streams == again.streams;
+        let same = value(&found) == value(&again) && page && merges && places;
         println!(
-            "{seed}: {same} {:?} {:?}, merges {:?} {:?}",
+            "{seed}: {same} {:?} {:?}, merges {:?} {:?}, switches {:?} {:?}",
             value(&found),
             value(&again),
             found.merge_ns,
-            again.merge_ns
+            again.merge_ns,
+            found.unit_switch_ns,
+            again.unit_switch_ns
         );
         alike += usize::from(same);
     }
     assert!(alike >= 18, "{alike} of 20");
+}
+
+/// Returns the time of writes of 4 KiB that go on at `streams` places in turn, each place in its own unit.
+fn in_turn(profile: &Profile, streams: u64) -> f64 {
+    let mut model = Model::new(profile.clone(), Condition::Preconditioned);
+    let mut now_ns = 0;
+    for round in 0..64 {
+        for stream in 0..streams {
+            let at = (1 + stream) * 48 * M + round * 4 * K;
+            now_ns = model.submit(now_ns, Op::write(at, 4 * K)).expect("within the card").done_ns;
+        }
+    }
+    now_ns as f64
+}
+
+/// On the card of jeong-2012, the switch of a unit is most of the time of an fsync.
+#[test]
+fn a_clone_of_the_desktop_card_keeps_the_costs_of_places() {
+    let card = Profile::named("transcend-16g-desktop").expect("built in");
+    let found = probed(&card, FaultPlan { seed: 1, jitter: 0.05, ..FaultPlan::default() });
+    let clone = found.profile("clone").expect("all of it was measured");
+    let Locality { unit_bytes, streams, .. } = clone.locality;
+    assert_eq!((unit_bytes, streams), (card.locality.unit_bytes, card.locality.streams), "{found:?}");
+    for streams in [1, 2, 6, 8] {
+        let ratio = in_turn(&clone, streams) / in_turn(&card, streams);
+        println!("{streams} streams: {ratio:.3} times as long");
+        assert!((0.95..1.08).contains(&ratio), "{streams} streams: {ratio}");
+    }
+    let told = found.to_text();
+    assert!(told.contains("more beyond 6 streams") && told.contains("unit switch"), "{told}");
 }
 
 #[test]

@@ -84,6 +84,12 @@ pub struct Findings {
     pub fat_area_bytes: Option<Estimate<Option<u64>>>,
     /// Time of a write if too many units are open.
     pub merge_ns: Option<f64>,
+    /// Extra time of a write in another unit than the previous one; 0 if it costs nothing.
+    pub unit_switch_ns: Option<f64>,
+    /// Number of write ends that the device remembers; `None` if no limit was met.
+    pub streams: Option<u64>,
+    /// Extra time of a write that continues none of these; 0 if it costs nothing.
+    pub stream_miss_ns: Option<f64>,
     /// Random writes of 4 KiB over the whole device, per second.
     pub random_write_iops: Option<f64>,
     /// Random reads of 4 KiB over the whole device, per second.

@@ -101,21 +101,31 @@ pub fn falls(points: &[Point], line: f64) -> Option<u64> {
     points.get(last_above + 1).map(|point| point.at)
 }
 
+/// Returns the median of the samples and the sum of their distances from it.
+fn deviation(samples: &[f64]) -> (f64, f64) {
+    let middle = median(samples);
+    (middle, samples.iter().map(|sample| (sample - middle).abs().min(middle)).sum())
+}
+
+/// Returns by how much the median of `high` is above that of `low`; `None` if noise may explain the difference.
+pub fn rise(low: &[f64], high: &[f64]) -> Option<f64> {
+    let ((below, one), (above, two)) = (deviation(low), deviation(high));
+    let error = one / (low.len() as f64).powf(1.5) + two / (high.len() as f64).powf(1.5);
+    (above - below > (8.0 * error).max(0.015 * below)).then_some(above - below)
+}
+
+/// Returns the samples of all points.
+pub fn pooled<'a>(points: impl IntoIterator<Item = &'a Point>) -> Vec<f64> {
+    points.into_iter().flat_map(|point| point.samples.iter().copied()).collect()
+}
+
 /// Finds a small step up in the cost that noise does not explain: the split of the points into lower and
 /// higher ones with the least absolute deviations. `None` if the two halves do not differ significantly.
 pub fn steps_up(points: &[Point]) -> Option<u64> {
-    let pooled =
-        |points: &[Point]| points.iter().flat_map(|point| point.samples.clone()).collect::<Vec<f64>>();
-    let deviation = |samples: &[f64]| {
-        let middle = median(samples);
-        (middle, samples.iter().map(|sample| (sample - middle).abs().min(middle)).sum::<f64>())
-    };
     // A single point at the end does not make a step.
     let splits = (1..points.len() - 1).map(|at| {
         let (low, high) = (pooled(&points[..at]), pooled(&points[at..]));
-        let ((below, one), (above, two)) = (deviation(&low), deviation(&high));
-        let error = one / (low.len() as f64).powf(1.5) + two / (high.len() as f64).powf(1.5);
-        (one + two, points[at].at, above - below > (8.0 * error).max(0.015 * below))
+        (deviation(&low).1 + deviation(&high).1, points[at].at, rise(&low, &high).is_some())
     });
     let (_, at, differs) = splits.min_by(|one, two| one.0.total_cmp(&two.0))?;
     differs.then_some(at)

@@ -54,7 +54,7 @@ impl Findings {
                 bad_blocks: 0,
             },
             layer,
-            locality: Locality { unit_bytes: unit_bytes as u32, ..Locality::default() },
+            locality: self.locality(unit_bytes),
             slc_cache: None,
             fat_area: self.fat_area(block_bytes, program_page_ns),
             sources: self.sources(),
@@ -103,6 +103,16 @@ impl Findings {
         }
     }
 
+    fn locality(&self, unit_bytes: u64) -> Locality {
+        Locality {
+            unit_bytes: unit_bytes as u32,
+            unit_switch_ns: self.unit_switch_ns.unwrap_or(0.0) as u64,
+            streams: self.streams.unwrap_or(0) as u32,
+            stream_miss_ns: self.stream_miss_ns.filter(|_| self.streams.is_some()).unwrap_or(0.0) as u64,
+            read_crossing_ns: 0,
+        }
+    }
+
     /// Returns the area at the front, in whole blocks, if one was found.
     fn fat_area(&self, block_bytes: u64, program_page_ns: u64) -> Option<FatArea> {
         let length_bytes = self.fat_area_bytes?.value?.next_multiple_of(block_bytes);
@@ -114,6 +124,7 @@ impl Findings {
     fn sources(&self) -> BTreeMap<String, String> {
         let measured =
             |is_certain: Option<bool>| if is_certain == Some(false) { UNCERTAIN } else { MEASURED };
+        let found = |cost_ns: Option<f64>| if cost_ns.is_some() { MEASURED } else { ASSUMED };
         let layer_is_certain =
             [self.unit_bytes, self.open_units].into_iter().flatten().all(|it| it.is_certain());
         let mut sources = vec![
@@ -124,7 +135,11 @@ impl Findings {
             ("flash.block_bytes", "the unit of a merge, measured by the probe"),
             ("flash", ASSUMED),
             ("layer", measured(Some(layer_is_certain))),
-            ("locality", ASSUMED),
+            ("locality.unit_bytes", measured(self.unit_bytes.map(|it| it.is_certain()))),
+            ("locality.unit_switch_ns", found(self.unit_switch_ns)),
+            ("locality.streams", found(self.stream_miss_ns)),
+            ("locality.stream_miss_ns", found(self.stream_miss_ns)),
+            ("locality.read_crossing_ns", ASSUMED),
         ];
         if let Some(found) = self.fat_area_bytes.filter(|found| found.value.is_some()) {
             sources.push(("fat_area", measured(Some(found.is_certain()))));

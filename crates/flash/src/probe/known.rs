@@ -1,7 +1,7 @@
 //! Properties of a modelled card that are known without a measurement.
 
 use super::{Estimate, Findings};
-use crate::profile::{Layer, Profile};
+use crate::profile::{Layer, Locality, Profile};
 
 impl Findings {
     /// Returns the findings that a probe of a card of this profile should have.
@@ -19,6 +19,7 @@ impl Findings {
             // The host erases, so a unit is a block of the chip.
             Layer::Nor | Layer::Nand => (Some(u64::from(profile.flash.block_bytes)), None, false),
         };
+        let Locality { unit_switch_ns, streams, stream_miss_ns, .. } = profile.locality;
         let rate = |bytes_per_s: u64| (bytes_per_s > 0).then_some(bytes_per_s as f64);
         Findings {
             size_bytes: profile.size_bytes,
@@ -30,6 +31,9 @@ impl Findings {
             random_in_unit: Some(Estimate::new(any_order, 1.0)),
             unit_bytes: known(unit),
             fat_area_bytes: known(profile.fat_area.as_ref().map(|fat| fat.length_bytes)),
+            unit_switch_ns: Some(unit_switch_ns as f64),
+            streams: (stream_miss_ns > 0).then_some(u64::from(streams)),
+            stream_miss_ns: Some(stream_miss_ns as f64),
             ..Findings::default()
         }
     }

@@ -13,6 +13,8 @@
 //!   as many more streams as there may be open units: it is fast in one unit and slow in two.
 //! - *FAT area*: one stream more than the limit, at the front, disturbs no other stream if the front has rules of
 //!   its own.
+//! - *Places*: the time of a write rises from one stream to two by a switch of the unit, and once more with more
+//!   streams than the device remembers.
 //! - *Page*: the size below which a sequential write gets no cheaper.
 //!
 //! Each answer is checked at a second position, where a size between the tried ones ends differently. All
@@ -24,6 +26,7 @@ pub mod fit;
 mod fitted;
 mod known;
 mod measure;
+mod places;
 mod report;
 
 use block::Device;
@@ -32,7 +35,7 @@ use crate::{clock::Clock, flashbench};
 pub use advice::Advice;
 pub use findings::{Estimate, Findings, SURE, Series};
 use fit::{
-    Point, WriteCost, between, copied_block, falls, median, quantile, resampled, rises, steps_up,
+    Point, WriteCost, between, copied_block, falls, median, pooled, quantile, resampled, rises, steps_up,
     stream_limit, usual_mean, write_cost,
 };
 pub use measure::Stop;
@@ -178,6 +181,8 @@ impl Probe<'_> {
         self.unit(&streams, program_ns)?;
         (self.progress)("area at the front", 0.85);
         self.fat_area(&streams, program_ns)?;
+        (self.progress)("cost of places", 0.93);
+        self.places(&streams)?;
         (self.progress)("random writes", 0.95);
         self.random_writes()?;
         (self.progress)("done", 1.0);
@@ -394,11 +399,8 @@ impl Probe<'_> {
             let is_beyond = steps_up(&pairs).is_some();
             return Ok(if is_beyond { Estimate::at_least(most) } else { Estimate::new(None, confidence) });
         };
-        let all = |points: &mut dyn Iterator<Item = &Point>| {
-            median(&points.flat_map(|point| point.samples.clone()).collect::<Vec<f64>>())
-        };
-        let low = all(&mut pairs.iter().filter(|pair| pair.at < unit));
-        let high = all(&mut pairs.iter().filter(|pair| pair.at >= unit));
+        let low = median(&pooled(pairs.iter().filter(|pair| pair.at < unit)));
+        let high = median(&pooled(pairs.iter().filter(|pair| pair.at >= unit)));
         let line = between(low, high);
         self.checked((value, confidence), |probe, at| Ok(median(&probe.ways_back(1, at)?) <= line))
     }

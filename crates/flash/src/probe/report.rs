@@ -53,6 +53,7 @@ impl Findings {
         let mut rows = vec![("size", size(self.size_bytes))];
         let mut row = |name, value: Option<String>| rows.push((name, value.unwrap_or("not measured".into())));
         let ms = |ns: f64| format!("{:.3} ms", ns / 1e6);
+        let cost = |ns: f64| if ns > 0.0 { format!("{} more", ms(ns)) } else { "none found".into() };
         let rate = |rate: f64| format!("{:.1} MB/s", rate / 1e6);
         row("read command", self.read_command_ns.map(ms));
         row("read rate", self.read_bytes_per_s.map(rate));
@@ -73,6 +74,12 @@ impl Findings {
         let units = |limit: Option<u64>| limit.map_or_else(no_limit, |limit| limit.to_string());
         row("open units", self.open_units.map(|found| told(found, units)));
         row("merge", self.merge_ns.map(ms));
+        row("unit switch", self.unit_switch_ns.map(cost));
+        let remembered = |ns| match self.streams {
+            Some(streams) => format!("{} more beyond {streams} streams", ms(ns)),
+            None => "none found".into(),
+        };
+        row("start of a new stream", self.stream_miss_ns.map(remembered));
         let order = |any: bool| if any { "any" } else { "from start to end" }.to_string();
         row("order within a unit", self.random_in_unit.map(|found| told(found, order)));
         let some_size = |bytes: Option<u64>| bytes.map_or("none found".into(), size);
