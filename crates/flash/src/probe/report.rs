@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Estimate, Findings, Series, advice::size, measure::STREAMS_MAX};
+use super::{Advice, Estimate, Findings, Series, advice::size, measure::STREAMS_MAX};
 
 impl Findings {
     /// Formats the findings as lines of text.
@@ -16,7 +16,8 @@ impl Findings {
         for reason in &advice.reasons {
             writeln!(text, "{reason}").expect("writing to a string cannot fail");
         }
-        write!(text, "\n{}\n{}\nmount -o {}\n", advice.flashkit_mkfs, advice.mkfs_f2fs, advice.mount_options)
+        let Advice { mkfs_f2fs_reason, mkfs_f2fs, .. } = &advice;
+        write!(text, "\n{}\n\n{mkfs_f2fs_reason}\n\n{mkfs_f2fs}\n", own_lines(&advice))
             .expect("writing to a string cannot fail");
         text
     }
@@ -35,12 +36,10 @@ impl Findings {
         for reason in &advice.reasons {
             writeln!(body, "<p>{}</p>", escape(reason)).expect("writing to a string cannot fail");
         }
-        write!(
-            body,
-            "<pre>{}\n{}\nmount -o {}</pre>\n",
-            advice.flashkit_mkfs, advice.mkfs_f2fs, advice.mount_options
-        )
-        .expect("writing to a string cannot fail");
+        let Advice { mkfs_f2fs_reason, mkfs_f2fs, .. } = &advice;
+        let (own, kernels) = (own_lines(&advice), escape(mkfs_f2fs_reason));
+        write!(body, "<pre>{own}</pre>\n<p>{kernels}</p>\n<pre>{mkfs_f2fs}</pre>\n")
+            .expect("writing to a string cannot fail");
         self.series.iter().for_each(|series| body.push_str(&plot(series)));
         format!(
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\n<style>body\
@@ -93,6 +92,11 @@ impl Findings {
         }
         rows
     }
+}
+
+/// Returns the lines for flashkit.
+fn own_lines(advice: &Advice) -> String {
+    format!("{}\nflashkit mount -o {} DEVICE DIR", advice.flashkit_mkfs, advice.mount_options)
 }
 
 fn told<T: Copy>(found: Estimate<T>, tell: impl Fn(T) -> String) -> String {
@@ -195,6 +199,14 @@ mod tests {
         assert!(!page.contains("http"), "nothing is loaded from elsewhere");
         let text = findings.to_text();
         assert!(text.contains("allocation unit           4 MiB (confidence 80 %, uncertain)"), "{text}");
-        assert!(text.contains("mkfs.f2fs -s 1 -z 1"), "a unit that is not certain shapes nothing");
+        assert!(text.contains("flashkit mkfs -s 1 -z 1"), "a unit that is not certain shapes nothing");
+        let certain = Findings {
+            unit_bytes: Some(Estimate::new(Some(4 << 20), 1.0)),
+            open_units: Some(Estimate::new(None, 1.0)),
+            ..findings
+        };
+        let text = certain.to_text();
+        let own = "flashkit mkfs -s 1 -z 2 DEVICE\nflashkit mount -o mode=lfs,active_logs=6 DEVICE DIR\n";
+        assert!(text.contains(own) && text.ends_with("\nmkfs.f2fs DEVICE\n"), "{text}");
     }
 }

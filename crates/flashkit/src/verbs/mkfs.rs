@@ -562,7 +562,7 @@ impl Made {
             let start = BinaryBytes(card.alignment_bytes);
             writeln!(
                 out,
-                "  for the card: start the volume at a multiple of {start}; mount -o {}",
+                "  for the card: start the volume at a multiple of {start}; flashkit mount -o {}",
                 card.mount_options
             )?;
         }

@@ -16,7 +16,7 @@ fn volumes_are_shaped_for_cards() {
     ok(dir, &["mkfs", "-q", "b.img", "--size", "256M", "--card", "bergmann-stick", "-s", "1", "-z", "4"]);
     assert_eq!(shape("b.img"), (1, 4));
     let said = ok(dir, &["mkfs", "a2.img", "--size", "256M", "--card", "transcend-16g-desktop"]);
-    assert!(said.contains("mount -o mode=lfs,active_logs=6"), "{said}");
+    assert!(said.contains("flashkit mount -o mode=lfs,active_logs=6"), "{said}");
     assert_eq!(shape("a2.img"), (1, 2), "no limit of open units: logs share one");
     // Both the card and the profile are files.
     ok(dir, &["card", "new", "sd.card", "--profile", "survey-class4", "--size", "256M", "--preconditioned"]);
