@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use block::Device;
 use f2fs::{
     engine::{Engine, Options},
-    format::{BLOCKS_PER_SEGMENT, checkpoint::Flags, sit::SegmentType},
+    format::{BLOCKS_PER_SEGMENT, bits, checkpoint::Flags, sit::SegmentType},
     units::SegNo,
 };
 use indicatif::ProgressBar;
@@ -35,14 +35,20 @@ impl UsedBlocks {
     /// Finds the used blocks of a volume.
     ///
     /// # Errors
-    /// The volume cannot be read, was not unmounted, or has several devices.
+    /// The volume cannot be read, was not unmounted, is damaged, or has several devices.
     pub fn of(device: Arc<dyn Device>) -> Result<UsedBlocks> {
         let image_bytes = device.geometry().size_bytes;
-        let volume = Engine::open(device, Options { roll_forward: false, ..Options::read_only() })?;
+        let volume = Engine::open(device.clone(), Options { roll_forward: false, ..Options::read_only() })?;
         let (superblock, checkpoint) = (volume.superblock(), volume.last_checkpoint());
         if !checkpoint.flags.has(Flags::UMOUNT) {
             bail!(
                 "the volume was not unmounted, so fsynced blocks are in no table; mount and unmount it first"
+            );
+        }
+        // A table that calls a used block free would leave it out.
+        if !f2fs_check::check(device, &mut |_| {})?.is_clean() {
+            bail!(
+                "the volume is damaged, so a map could leave blocks out; `flashkit fsck` tells more, and -y repairs it"
             );
         }
         let block_bytes = superblock.block_size.bytes() as u64;
@@ -57,8 +63,7 @@ impl UsedBlocks {
             let entry = volume.sit_entry(segment)?;
             let start = u64::from(volume.geometry().block(segment, 0).0);
             for offset in 0..u64::from(BLOCKS_PER_SEGMENT) {
-                let is_valid = entry.map[offset as usize / 8] & 0x80 >> (offset % 8) != 0;
-                if is_valid || next.contains(&(segment, offset)) {
+                if bits::msb(&entry.map, offset as usize) || next.contains(&(segment, offset)) {
                     used.add(start + offset..start + offset + 1);
                 }
             }

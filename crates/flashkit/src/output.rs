@@ -11,7 +11,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use block::{Device, Export, FileDevice, OpenOptions, in_use};
-use image::{Image, Source, sparse};
+use image::{
+    Image, Source,
+    sparse::{self, WriteError},
+};
 use indicatif::ProgressBar;
 use tempfile::TempPath;
 
@@ -24,6 +27,9 @@ use crate::{
 /// Bytes of zeroes that test whether a file can be written past the page cache: a multiple of every block
 /// size.
 const PROBE_BYTES: usize = 16 << 10;
+
+/// Unit of the holes of a new file, in bytes.
+const HOLE_BYTES: usize = 4096;
 
 /// Bytes of a file scanned at once.
 const SCAN_BYTES: usize = 1 << 20;
@@ -160,9 +166,7 @@ impl Fresh {
     /// Makes a new, empty file with the permissions of the file that it will replace, if there is one.
     pub fn new(path: &Path) -> Result<Fresh> {
         let name = || path.display().to_string();
-        // A symbolic link stays. Its target is replaced or, if it is missing, created.
-        let target = || fs::read_link(path).map(|target| folder(path).join(target));
-        let path = fs::canonicalize(path).or_else(|_| target()).unwrap_or_else(|_| path.to_path_buf());
+        let path = place(path);
         path.file_name().with_context(name)?;
         fs::metadata(folder(&path))
             .with_context(|| folder(&path).display().to_string())
@@ -220,8 +224,24 @@ pub fn without_path(error: io::Error) -> io::Error {
     }
 }
 
+/// Returns the path of the file that is replaced or made under a name. A symbolic link stays: the file is its target,
+/// even if that is missing.
+fn place(path: &Path) -> PathBuf {
+    let target = || fs::read_link(path).map(|target| folder(path).join(target));
+    fs::canonicalize(path).or_else(|_| target()).unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// Returns true if two names lead to one file, also to one that does not exist yet.
+pub fn is_one_place(one: &Path, other: &Path) -> bool {
+    let whole = |path: &Path| {
+        let place = place(path);
+        Some((fs::canonicalize(folder(&place)).ok()?, place.file_name()?.to_owned()))
+    };
+    host::is_same(one, other) || whole(one).is_some_and(|one| whole(other) == Some(one))
+}
+
 /// Returns the directory of a file.
-fn folder(path: &Path) -> &Path {
+pub fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -236,6 +256,8 @@ pub enum Form {
 
 /// The device of a new volume.
 pub struct Output {
+    /// Name for messages.
+    name: String,
     /// The device.
     pub device: Arc<dyn Device>,
     /// True if the device is known to read as zeroes.
@@ -263,7 +285,14 @@ impl Output {
         };
         let file = Fresh::new(path)?;
         let device = new_device(file.working(), bytes).with_context(name)?;
-        Ok(Output { device: Arc::new(device), is_blank: true, form, file: Some(file), replaced })
+        Ok(Output {
+            name: name(),
+            device: Arc::new(device),
+            is_blank: true,
+            form,
+            file: Some(file),
+            replaced,
+        })
     }
 
     /// Opens a block device, a part of an image, or a file of a volume on several devices, to be written in place.
@@ -274,13 +303,28 @@ impl Output {
             true => Image::open(source, options).map(|image| image.device()),
             false => FileDevice::open(source.path(), options).map(|file| Arc::new(file) as Arc<dyn Device>),
         };
-        let device = device.with_context(|| source.to_string())?;
-        Ok(Output { device, is_blank: false, form: Form::Raw, file: None, replaced: None })
+        let name = source.to_string();
+        let device = device.with_context(|| name.clone())?;
+        Ok(Output { name, device, is_blank: false, form: Form::Raw, file: None, replaced: None })
+    }
+
+    /// Writes to the device. Blocks of zeroes are left out if it is known to read as zeroes.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        let name = || self.name.clone();
+        if !self.is_blank {
+            return self.device.write(at, bytes).with_context(name);
+        }
+        let mut blocks = (at..).step_by(HOLE_BYTES).zip(bytes.chunks(HOLE_BYTES));
+        blocks.try_for_each(|(at, block)| match block.iter().all(|byte| *byte == 0) {
+            true => Ok(()),
+            false => self.device.write(at, block).with_context(name),
+        })
     }
 
     /// Gives the file its final name.
     pub fn finish(self) -> Result<()> {
-        self.device.flush().context("cannot flush")?;
+        let name = || self.name.clone();
+        self.device.flush().context("cannot flush").with_context(name)?;
         let _locked = self.replaced.filter(|_| host::REPLACES_OPEN_FILES);
         match (self.file, self.form) {
             (None, _) => Ok(()),
@@ -289,10 +333,9 @@ impl Output {
                 file.finish()
             }
             (Some(raw), Form::Sparse) => {
-                let name = || raw.path.display().to_string();
                 let used = data_ranges(raw.working()).with_context(name)?;
                 let fresh = Fresh::new(&raw.path)?;
-                write_sparse(&*self.device, &fresh, used, &ProgressBar::hidden()).with_context(name)?;
+                write_sparse(&*self.device, &self.name, &fresh, used, &ProgressBar::hidden())?;
                 drop(self.device);
                 fresh.finish()
             }
@@ -300,16 +343,21 @@ impl Output {
     }
 }
 
-/// Writes the used ranges of a device as an Android sparse image to an unfinished file.
+/// Writes the used ranges of a device, `source` in messages, as an Android sparse image to an unfinished file.
 pub fn write_sparse(
     device: &dyn Device,
+    source: &str,
     fresh: &Fresh,
     used: Vec<Range<u64>>,
     bar: &ProgressBar,
-) -> io::Result<()> {
-    let mut file = fs::File::options().write(true).open(fresh.working())?;
-    sparse::write(device, used, &mut file, |done| bar.set_position(done))?;
-    file.sync_data()
+) -> Result<()> {
+    let name = || fresh.path.display().to_string();
+    let mut file = fs::File::options().write(true).open(fresh.working()).with_context(name)?;
+    sparse::write(device, used, &mut file, |done| bar.set_position(done)).map_err(|error| match error {
+        WriteError::Source(error) => anyhow::Error::from(error).context(source.to_owned()),
+        WriteError::Image(error) => anyhow::Error::from(error).context(name()),
+    })?;
+    file.sync_data().with_context(name)
 }
 
 /// Returns the ranges of a file that are not holes.
@@ -328,7 +376,8 @@ fn data_ranges(path: &Path) -> io::Result<Vec<Range<u64>>> {
 }
 
 /// Opens the device of a new file. An image is written once, from front to back, and is usually larger than
-/// the page cache, so bypassing the cache halves the time. If the host cannot do that, the cache is used.
+/// the page cache, so bypassing the cache halves the time. If the host cannot do that, the cache is used; also for a
+/// size that ends within a block, because only whole blocks can bypass it.
 fn new_device(path: &Path, bytes: u64) -> io::Result<FileDevice> {
     let open = |direct| {
         let device = FileDevice::open(path, OpenOptions { write: true, direct })?;
@@ -338,7 +387,8 @@ fn new_device(path: &Path, bytes: u64) -> io::Result<FileDevice> {
     // Some file systems open such files and then refuse to write to them.
     let usable =
         |device: &FileDevice| bytes < PROBE_BYTES as u64 || device.write(0, &[0; PROBE_BYTES]).is_ok();
-    match open(true).ok().filter(usable) {
+    let direct = (bytes % HOLE_BYTES as u64 == 0).then(|| open(true).ok()).flatten();
+    match direct.filter(usable) {
         Some(device) => Ok(device),
         None => open(false),
     }

@@ -5,7 +5,7 @@ mod support;
 
 use std::{
     fs::{self, File},
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, symlink},
     path::Path,
     process::Command,
     sync::Arc,
@@ -122,6 +122,82 @@ fn a_volume_that_was_not_unmounted_has_no_map() {
     let error = fails(dir, &["convert", "-q", "v.img", "x.img", "--bmap", "x.bmap"]);
     assert!(error.contains("was not unmounted"), "{error}");
     assert!(!dir.join("x.img").exists() && !dir.join("x.bmap").exists());
+}
+
+/// Clears the first block of every entry of the segment table that has some, in both copies of the table.
+fn free_used_blocks(dir: &Path) {
+    let info: serde_json::Value = serde_json::from_str(&ok(dir, &["info", "--json", "v.img"])).unwrap();
+    let area = info["areas"].as_array().unwrap().iter().find(|area| area["name"] == "SIT").unwrap();
+    let (start, segments) = (area["start_block"].as_u64().unwrap(), area["segments"].as_u64().unwrap());
+    let image = File::options().read(true).write(true).open(dir.join("v.img")).unwrap();
+    let mut freed = 0;
+    for at in start..start + segments * 512 {
+        let mut block = [0; BLOCK as usize];
+        image.read_exact_at(&mut block, at * BLOCK).unwrap();
+        // An entry: the number of blocks in 10 bits, the type in 6, and from the third byte on the map.
+        for entry in block.chunks_exact_mut(74).filter(|entry| entry[2..66].iter().any(|byte| *byte != 0)) {
+            let byte = entry[2..66].iter().position(|byte| *byte != 0).unwrap() + 2;
+            entry[byte] &= !(0x80 >> entry[byte].leading_zeros());
+            let count = u16::from_le_bytes([entry[0], entry[1]]) - 1;
+            entry[..2].copy_from_slice(&count.to_le_bytes());
+            freed += 1;
+        }
+        image.write_all_at(&block, at * BLOCK).unwrap();
+    }
+    assert!(freed > 0, "the table on the volume has used segments");
+}
+
+#[test]
+fn a_volume_with_a_damaged_segment_table_has_no_map() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    free_used_blocks(dir);
+    let error = fails(dir, &["convert", "-q", "v.img", "x.img", "--bmap", "x.bmap"]);
+    assert!(error.contains("v.img: the volume is damaged, so a map could leave blocks out"), "{error}");
+    assert!(!dir.join("x.img").exists() && !dir.join("x.bmap").exists());
+    ok(dir, &["convert", "-q", "v.img", "x.img"]);
+}
+
+#[test]
+fn a_map_replaces_neither_the_source_nor_the_output_nor_an_existing_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    fs::hard_link(dir.join("v.img"), dir.join("link.img")).unwrap();
+    symlink("out.img", dir.join("later")).unwrap();
+    fs::write(dir.join("notes"), "not a map").unwrap();
+    let before = fs::read(dir.join("v.img")).unwrap();
+    for (map, told) in [
+        ("v.img", "it is the file of v.img"),
+        ("link.img", "it is the file of v.img"),
+        ("v.img#1", "it is the file of v.img"),
+        ("./out.img", "it is the file of out.img"),
+        ("later", "it is the file of out.img"),
+    ] {
+        let error = fails(dir, &["convert", "-qf", "v.img", "out.img", "--bmap", map]);
+        assert!(error.contains(told), "{map}: {error}");
+    }
+    let error = fails(dir, &["convert", "-q", "v.img", "out.img", "--bmap", "notes"]);
+    assert!(error.contains("notes: holds data") && error.contains("-f overwrites it"), "{error}");
+    let error = fails(dir, &["convert", "-q", "v.img", "out.img", "--bmap", "none/map"]);
+    assert!(error.contains("none/map: "), "{error}");
+    assert!(!dir.join("out.img").exists(), "without the map there is no image");
+    assert!(fs::read(dir.join("v.img")).unwrap() == before);
+    assert_eq!(fs::read(dir.join("notes")).unwrap(), b"not a map");
+    ok(dir, &["convert", "-qf", "v.img", "out.img", "--bmap", "notes"]);
+    assert!(!runs(&dir.join("notes")).is_empty());
+}
+
+#[test]
+fn a_failed_conversion_leaves_the_old_map() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    fs::write(dir.join("old.bmap"), "an old map").unwrap();
+    let error = fails(dir, &["convert", "-qf", "v.img", "none/out.img", "--bmap", "old.bmap"]);
+    assert!(error.contains("none/out.img: "), "{error}");
+    assert_eq!(fs::read(dir.join("old.bmap")).unwrap(), b"an old map");
 }
 
 #[test]

@@ -254,6 +254,36 @@ fn a_sparse_image_is_made_read_and_converted() {
 }
 
 #[test]
+fn an_image_of_any_length_is_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let image: Vec<u8> = (0..50_000_u32).map(|n| n as u8 | 1).collect();
+    fs::write(dir.join("odd.img"), &image).unwrap();
+    ok(dir, &["convert", "-q", "odd.img", "raw"]);
+    assert!(fs::read(dir.join("raw")).unwrap() == image);
+    ok(dir, &["convert", "-q", "odd.img", "odd.simg", "--to", "sparse"]);
+    ok(dir, &["convert", "-q", "odd.simg", "back"]);
+    let back = fs::read(dir.join("back")).unwrap();
+    assert!(
+        back[..50_000] == image && back[50_000..] == [0; 53_248 - 50_000],
+        "a sparse image has whole blocks"
+    );
+}
+
+#[test]
+fn an_image_is_not_converted_to_its_own_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "60M"]);
+    fs::hard_link(dir.join("v.img"), dir.join("link.img")).unwrap();
+    let error = fails(dir, &["convert", "-qf", "v.img", "link.img"]);
+    assert!(
+        error.contains("link.img: it is on the disk of v.img; convert that to another file first"),
+        "{error}"
+    );
+}
+
+#[test]
 fn an_image_is_converted_into_an_existing_partition() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
@@ -273,7 +303,7 @@ fn an_image_is_converted_into_an_existing_partition() {
             "disk.img#1: 8388608 bytes, too small for the 62914560 bytes of v.img",
         ),
         (&["v.img", "disk.img#2", "--to", "sparse"], "--to sparse makes a file"),
-        (&["-f", "disk.img#1", "disk.img#2"], "convert that to a file first"),
+        (&["-f", "disk.img#1", "disk.img#2"], "convert that to another file first"),
         (&["v.img", "disk.img#3"], "no partition \"3\""),
     ] {
         let error = fails(dir, &[&["convert", "-q"], arguments].concat());

@@ -296,17 +296,33 @@ struct Writer<'a, W> {
     chunks: u32,
 }
 
+/// An error of [`write`].
+#[derive(Debug)]
+pub enum WriteError {
+    /// The device cannot be read.
+    Source(io::Error),
+    /// The image cannot be written.
+    Image(io::Error),
+}
+
+impl From<io::Error> for WriteError {
+    fn from(error: io::Error) -> WriteError {
+        WriteError::Image(error)
+    }
+}
+
 /// Writes `device` as a sparse image. Blocks outside of the `used` ranges, which ascend, get no content: a program that
 /// writes the image to a device leaves them as they are. `progress` is called with the bytes done.
 ///
 /// # Errors
-/// Those of the device and of `out`; [`io::ErrorKind::Unsupported`] for a device of 16 TiB or more.
+/// [`WriteError::Source`] with an error of the device, [`WriteError::Image`] with one of `out` or with
+/// [`io::ErrorKind::Unsupported`] for a device of 16 TiB or more.
 pub fn write<W: Write + Seek>(
     device: &dyn Device,
     used: impl IntoIterator<Item = Range<u64>>,
     out: &mut W,
     mut progress: impl FnMut(u64),
-) -> io::Result<()> {
+) -> Result<(), WriteError> {
     let size = device.geometry().size_bytes;
     let unit = BLOCK_BYTES as u64;
     let blocks = u32::try_from(size.div_ceil(unit))
@@ -327,7 +343,7 @@ pub fn write<W: Write + Seek>(
         for at in (first * unit..last * unit).step_by(STEP_BYTES) {
             let step = &mut buf[..(last * unit - at).min(STEP_BYTES as u64) as usize];
             let held = (size - at).min(step.len() as u64) as usize;
-            device.read(at, &mut step[..held])?;
+            device.read(at, &mut step[..held]).map_err(WriteError::Source)?;
             step[held..].fill(0);
             writer.add_blocks(step)?;
             progress(at + held as u64);
@@ -345,7 +361,8 @@ pub fn write<W: Write + Seek>(
     let end = out.stream_position()?;
     out.seek(SeekFrom::Start(start))?;
     out.write_all(&header)?;
-    out.seek(SeekFrom::Start(end)).map(drop)
+    out.seek(SeekFrom::Start(end))?;
+    Ok(())
 }
 
 impl<W: Write + Seek> Writer<'_, W> {

@@ -1,8 +1,9 @@
 //! `convert`: copies an image in one format to another.
 
 use std::{
-    io,
+    fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
@@ -15,7 +16,7 @@ use crate::{
     host,
     interrupt::Outcome,
     notice::notice,
-    output::{Existing, Form, Fresh, Output, write_sparse},
+    output::{Existing, Form, Fresh, Output, is_one_place, write_sparse},
     progress,
     target::{Range, open_device, with_content},
 };
@@ -26,8 +27,9 @@ const STEP_BYTES: usize = 1 << 20;
 /// Arguments of `convert`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "The format of the source follows from its first bytes: raw, Android sparse, qcow2. --format names it; \
-qcow2 backing files need that. Zeroes become holes of a raw image, and fill chunks of a sparse image.
+    after_help = "The format of the source follows from its first bytes: raw, Android sparse, qcow2, and each of them \
+compressed by gzip, xz or zstd.
+--format names it; qcow2 backing files need that. Zeroes become holes of a raw image, and fill chunks of a sparse image.
 
 A block device, a partition of an existing disk or an NBD export is written in place; bytes behind the image stay. -f
 overwrites content that is recognized there.
@@ -74,40 +76,36 @@ enum Format {
 /// Converts the image.
 pub fn run(args: &Args) -> Result<()> {
     let source = args.range.of(&args.from);
+    let to = Source::parse(&args.output);
+    if host::is_same(source.path(), to.path()) {
+        bail!("{to}: it is on the disk of {source}; convert that to another file first");
+    }
     let device = open_device(&source)?;
     let bytes = device.geometry().size_bytes;
-    let to = Source::parse(&args.output);
     let existing = Existing::look(&to, args.force)?;
     if let Existing::InPlace { bytes: space } = existing {
         require_place(args, &source, &to, bytes, space)?;
     }
-    let used = match &args.bmap {
-        Some(_) if args.to == Format::Sparse => {
-            bail!("--bmap is for raw images; a sparse image has a map of its own")
-        }
-        Some(_) => Some(
-            UsedBlocks::of(device.clone())
-                .map_err(|error| with_content(&source, error.context(source.to_string())))?,
-        ),
-        None => None,
-    };
     let outcome = Outcome::new(match existing {
         Existing::InPlace { .. } => format!("{to}: the image on it is incomplete; run convert again"),
         Existing::Nothing | Existing::File { .. } => format!("{to}: nothing was written"),
     });
     let bar = progress::bytes("converting", Some(bytes), args.quiet);
+    // The map gets its name last: a map without the image would be of no use.
+    let map = match &args.bmap {
+        Some(path) => Some(write_map(args, path, (&source, &device), &to, &bar)?),
+        None => None,
+    };
     match args.to {
-        Format::Raw => to_raw(&*device, &to, existing, &bar).with_context(|| source.to_string())?,
+        Format::Raw => to_raw(&*device, &source, &to, existing, &bar)?,
         Format::Sparse => {
             let fresh = Fresh::new(&args.output)?;
-            write_sparse(&*device, &fresh, std::iter::once(0..bytes).collect(), &bar)
-                .with_context(|| args.output.display().to_string())?;
+            let all = std::iter::once(0..bytes).collect();
+            write_sparse(&*device, &source.to_string(), &fresh, all, &bar)?;
             fresh.finish()?;
         }
     }
-    if let (Some(used), Some(path)) = (used, &args.bmap) {
-        write_map(&used, &*device, path, &bar)?;
-    }
+    map.map_or(Ok(()), Fresh::finish)?;
     bar.finish_and_clear();
     drop(outcome);
     if !args.quiet {
@@ -116,13 +114,39 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Writes the map of used blocks to a file, which appears when it is complete.
-fn write_map(used: &UsedBlocks, device: &dyn Device, path: &Path, bar: &ProgressBar) -> Result<()> {
-    let name = || path.display().to_string();
-    let fresh = Fresh::new(path)?;
-    let map = used.map(device, bar).with_context(name)?;
-    std::fs::write(fresh.working(), map).with_context(name)?;
-    fresh.finish()
+/// Writes the map of used blocks to a file that has no name yet.
+fn write_map(
+    args: &Args,
+    path: &Path,
+    (source, device): (&Source, &Arc<dyn Device>),
+    to: &Source,
+    bar: &ProgressBar,
+) -> Result<Fresh> {
+    let place = Source::parse(path);
+    require_map_place(args, &place, source, to)?;
+    let of_source = |error: anyhow::Error| with_content(source, error.context(source.to_string()));
+    let used = UsedBlocks::of(device.clone()).map_err(of_source)?;
+    let fresh = Fresh::new(place.path())?;
+    let map = used.map(&**device, bar).with_context(|| source.to_string())?;
+    fs::write(fresh.working(), map).with_context(|| place.to_string())?;
+    Ok(fresh)
+}
+
+/// Refuses a map of a sparse image, and a place of the map that is the source or the output, or that holds something
+/// else.
+fn require_map_place(args: &Args, map: &Source, from: &Source, to: &Source) -> Result<()> {
+    if args.to == Format::Sparse {
+        bail!("--bmap is for raw images; a sparse image has a map of its own");
+    }
+    for other in [from, to] {
+        if is_one_place(map.path(), other.path()) {
+            bail!("{map}: it is the file of {other}; choose another file for the map");
+        }
+    }
+    match Existing::look(map, args.force)? {
+        Existing::Nothing | Existing::File { .. } => Ok(()),
+        Existing::InPlace { .. } => bail!("{map}: a map is a file; choose another name for it"),
+    }
 }
 
 /// Refuses to write `bytes` of an image in place to a device or partition of `space` bytes that cannot take them.
@@ -133,43 +157,30 @@ fn require_place(args: &Args, from: &Source, to: &Source, bytes: u64, space: u64
     if args.bmap.is_some() {
         bail!("{to}: --bmap is for image files; a device is written whole");
     }
-    if host::is_same(from.path(), to.path()) {
-        bail!("{to}: it is on the disk of {from}; convert that to a file first");
-    }
     if bytes > space {
         bail!("{to}: {space} bytes, too small for the {bytes} bytes of {from}; nothing was written");
     }
     Ok(())
 }
 
-fn to_raw(device: &dyn Device, to: &Source, existing: Existing, bar: &ProgressBar) -> Result<()> {
+fn to_raw(
+    device: &dyn Device,
+    from: &Source,
+    to: &Source,
+    existing: Existing,
+    bar: &ProgressBar,
+) -> Result<()> {
+    let bytes = device.geometry().size_bytes;
     let output = match existing {
         Existing::InPlace { .. } => Output::in_place(to)?,
-        Existing::Nothing | Existing::File { .. } => {
-            Output::file(to.path(), device.geometry().size_bytes, Form::Raw)?
-        }
+        Existing::Nothing | Existing::File { .. } => Output::file(to.path(), bytes, Form::Raw)?,
     };
-    copy(device, &output, bar)?;
-    output.finish()
-}
-
-/// Copies an image. Zeroes are left out if the output reads as zeroes.
-fn copy(from: &dyn Device, to: &Output, bar: &ProgressBar) -> io::Result<()> {
-    let bytes = from.geometry().size_bytes;
     let mut buf = vec![0; STEP_BYTES];
     for at in (0..bytes).step_by(STEP_BYTES) {
         let step = &mut buf[..(bytes - at).min(STEP_BYTES as u64) as usize];
-        from.read(at, step)?;
-        if to.is_blank {
-            for (n, block) in
-                step.chunks(4096).enumerate().filter(|(_, block)| block.iter().any(|byte| *byte != 0))
-            {
-                to.device.write(at + n as u64 * 4096, block)?;
-            }
-        } else {
-            to.device.write(at, step)?;
-        }
+        device.read(at, step).with_context(|| from.to_string())?;
+        output.write(at, step)?;
         bar.set_position(at + step.len() as u64);
     }
-    Ok(())
+    output.finish()
 }
