@@ -91,14 +91,27 @@ pub struct Image {
     pub further: Further,
 }
 
-/// The place of a volume beyond its image: a range of the image, and the further devices; and its keys.
+/// The image of a verb that works below the files, and so takes no keys.
+#[derive(clap::Args, Debug, Clone)]
+pub struct BareImage {
+    /// The image or block device; a partition of it as IMAGE#NUMBER or IMAGE#NAME.
+    pub image: PathBuf,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+impl BareImage {
+    /// Returns the source of each device of the volume, the first of which is the image.
+    pub fn sources(&self) -> Vec<Source> {
+        self.place.sources(&self.image)
+    }
+}
+
+/// The place of a volume beyond its image, and its keys.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub struct Further {
-    /// A further device of a multi-device volume; repeat in the volume's order.
-    #[arg(long = "device", value_name = "FILE")]
-    pub devices: Vec<PathBuf>,
     #[command(flatten)]
-    pub range: Range,
+    pub place: Place,
     /// The master key of encrypted files and directories: a file of its bytes or of hexadecimal digits, or the digits
     /// themselves, which other users of the machine may see; repeat for more keys. For a policy of version 1 whose
     /// descriptor is not derived from the key: DESCRIPTOR:FILE.
@@ -106,7 +119,17 @@ pub struct Further {
     pub keys: Vec<OsString>,
 }
 
-impl Further {
+/// The place of a volume beyond its image: a range of the image, and the further devices.
+#[derive(clap::Args, Debug, Clone, Default)]
+pub struct Place {
+    /// A further device of a multi-device volume; repeat in the volume's order.
+    #[arg(long = "device", value_name = "FILE")]
+    pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub range: Range,
+}
+
+impl Place {
     /// Returns the source of each device of the volume, the first of which is the image.
     pub fn sources(&self, image: &Path) -> Vec<Source> {
         let further = self.devices.iter().map(|path| self.range.format.of(Source::parse(path)));
@@ -325,7 +348,7 @@ fn open<D: Device + 'static>(
     options: Options,
     mut wrap: impl FnMut(Arc<FileDevice>) -> Arc<D>,
 ) -> Result<Engine> {
-    let sources = further.sources(image);
+    let sources = further.place.sources(image);
     let mut device = |source: &Source| -> Result<Arc<dyn Device>> {
         let image = open_image(source, how)?;
         Ok(match image.file() {
@@ -340,8 +363,8 @@ fn open<D: Device + 'static>(
     Engine::open(device, options).map_err(not_opened)
 }
 
-/// Adds the image's name to an error of opening it.
-fn not_opened(source: &Source, error: f2fs::Error) -> anyhow::Error {
+/// Adds the image's name to an error of opening it. If the image is not F2FS, the message names its content.
+pub fn not_opened(source: &Source, error: f2fs::Error) -> anyhow::Error {
     with_content(source, anyhow::Error::from(error).context(source.to_string()))
 }
 

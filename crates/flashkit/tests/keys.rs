@@ -147,12 +147,15 @@ fn export_leaves_out_files_without_a_key_and_goes_on() {
 }
 
 #[test]
-fn rescue_refuses_keys_and_loses_what_is_encrypted() {
+fn verbs_below_the_files_take_no_keys_and_rescue_loses_what_is_encrypted() {
     let folder = tempfile::tempdir().expect("a directory");
     let dir = folder.path();
     encrypted(dir);
-    let told = fails(dir, &["rescue", "card.img", "out", "--key", "master.key"]);
-    assert!(told.contains("rescue does not decrypt"), "{told}");
+    for verb in [&["rescue", "card.img", "out"][..], &["fsck", "card.img"], &["resize", "card.img", "-n"]] {
+        let output = flashkit(dir, &[verb, &["--key", "master.key"]].concat());
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && told.contains("unexpected argument '--key'"), "{verb:?}: {told}");
+    }
     assert!(!dir.join("out").exists());
     let output = flashkit(dir, &["rescue", "card.img", "out"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();

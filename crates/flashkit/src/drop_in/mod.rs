@@ -19,7 +19,7 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use f2fs::{engine, format::superblock::Superblock};
 use image::Source;
 use lexopt::Parser;
@@ -28,7 +28,7 @@ use crate::{
     cli::Cli,
     notice::notice,
     render,
-    target::{open_device, with_content},
+    target::{not_opened, open_device},
     verbs,
 };
 
@@ -164,10 +164,8 @@ impl Call {
 /// Returns the superblock of a volume by its first device, and the sizes of its devices in bytes.
 fn superblock_of(device: &OsStr) -> Result<(Superblock, Vec<u64>)> {
     let source = Source::parse(device);
-    let name = || source.to_string();
     let (superblock, _) = engine::read_superblock(&*open_device(&source)?, u64::MAX)
-        .map_err(|error| with_content(&source, error.into()))
-        .with_context(name)?;
+        .map_err(|error| not_opened(&source, error))?;
     let sizes = engine::device_bytes(&superblock).collect();
     Ok((superblock, sizes))
 }

@@ -138,7 +138,7 @@ pub fn run(args: &Args) -> Result<()> {
     let name = |path: &PathBuf| path.display().to_string();
     match &args.what {
         What::Superblock { image, second } => {
-            let device = open_device(&image.further.range.of(&image.image))?;
+            let device = open_device(&image.further.place.range.of(&image.image))?;
             let copy = u8::from(*second);
             let raw = read_raw_superblock(&device, copy).with_context(|| name(&image.image))?;
             render::fields(&superblock_fields(&raw), format)

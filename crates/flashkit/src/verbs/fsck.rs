@@ -21,8 +21,10 @@ use f2fs_check::{
 use printed::Printed;
 
 use crate::{
-    clock, failure, progress, render,
-    target::{Image, open_device, open_device_to_write, with_content},
+    clock, failure,
+    output::folder,
+    progress, render,
+    target::{BareImage, open_device, open_device_to_write, with_content},
 };
 
 /// Exit code: findings were corrected.
@@ -59,7 +61,7 @@ Examples:
 )]
 pub struct Args {
     #[command(flatten)]
-    image: Image,
+    image: BareImage,
     /// Print the findings and the plan of a repair, and write nothing.
     #[arg(short = 'n', conflicts_with_all = ["auto", "preen", "yes", "undo"])]
     no: bool,
@@ -130,7 +132,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         _ => check(args, mode),
     };
     Ok(done.unwrap_or_else(|error| {
-        failure::tell(&with_content(&args.image.further.range.of(&args.image.image), error));
+        failure::tell(&with_content(&args.image.place.range.of(&args.image.image), error));
         ExitCode::from(OPERATIONAL)
     }))
 }
@@ -193,7 +195,7 @@ fn open(args: &Args, mode: Mode) -> Result<Arc<dyn Device>> {
         Mode::Look | Mode::Plan => open_device,
         Mode::Safe | Mode::All => open_device_to_write,
     };
-    let sources = args.image.further.sources(&args.image.image);
+    let sources = args.image.sources();
     let devices = sources.iter().map(open).collect::<Result<Vec<_>>>()?;
     let first = devices[0].clone();
     let alone = devices.len() == 1;
@@ -214,8 +216,7 @@ fn save_undo(plan: &Plan, device: &dyn Device, path: &Path) -> Result<()> {
     drop(out);
     file.sync_all().with_context(name)?;
     // The name must survive a power cut, too: the repair follows.
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory).and_then(|directory| directory.sync_all()).with_context(name)
+    File::open(folder(path)).and_then(|folder| folder.sync_all()).with_context(name)
 }
 
 /// Brings the bytes in an undo file back.

@@ -76,7 +76,7 @@ fn engine_options(args: &Args, transform: &Transform) -> Options {
 pub fn run(args: &Args) -> Result<()> {
     let name = || args.target.to_string();
     let transform = args.changes.read()?;
-    let into = std::iter::once(&args.target.image).chain(&args.further.devices);
+    let into = std::iter::once(&args.target.image).chain(&args.further.place.devices);
     let content = Content::find(&args.sources, &args.exclude, transform.owners.as_ref())?;
     let content = content.leaving_out(into.map(PathBuf::as_path)).prepared(Reads::Once)?;
     let mut import = AllOrNothing::open(&args.target.image, &args.further, engine_options(args, &transform))?;

@@ -106,12 +106,12 @@ pub fn run(args: &Args) -> Result<()> {
         };
     }
     let ready = args.stays.then(Ready::detach);
-    let mut sources = args.image.further.sources(&args.image.image);
+    let mut sources = args.image.further.place.sources(&args.image.image);
     // The paths to the temporary files are valid as long as these are open.
     unpack(&mut sources, &mut options)?;
     let mount = Mount::new(&sources, &args.dir, options);
-    let mount =
-        mount.map_err(|error| with_content(&args.image.further.range.of(&args.image.image), error.into()))?;
+    let mount = mount
+        .map_err(|error| with_content(&args.image.further.place.range.of(&args.image.image), error.into()))?;
     if let Some(reason) = mount.read_only_reason() {
         notice!("flashkit: mounted read-only: {reason}");
     }
@@ -178,10 +178,10 @@ fn daemon_arguments(args: &Args) -> Result<Vec<OsString>> {
     for options in &args.options {
         list.extend(["-o".into(), options.into()]);
     }
-    for device in &args.image.further.devices {
+    for device in &args.image.further.place.devices {
         list.extend(["--device".into(), absolute_image(device)?]);
     }
-    let range = &args.image.further.range;
+    let range = &args.image.further.place.range;
     for (name, bytes) in [("--offset", range.offset), ("--length", range.length)] {
         list.extend(bytes.into_iter().flat_map(|bytes| [name.into(), bytes.to_string().into()]));
     }

@@ -26,7 +26,7 @@ use crate::{
     notice::notice,
     output::Fresh,
     progress, render,
-    target::{Image, open_image},
+    target::{BareImage, open_image},
 };
 use listing::{Manifest, Row};
 
@@ -40,7 +40,8 @@ use listing::{Manifest, Row};
   empty     all of the content is lost
 
 Names whose directory is lost are in lost+found. The image is never written to. Copy a failing device first
-(ddrescue), and rescue from the copy. Contents and names that are encrypted are lost: rescue takes no --key.
+(ddrescue), and rescue from the copy. Contents and names that are encrypted are lost: rescue decrypts nothing, so it takes no
+--key.
 
 Examples:
   flashkit rescue card.img rescued/
@@ -50,7 +51,7 @@ Examples:
   flashkit rescue --offset 4M disk.img - | tar t")]
 pub struct Args {
     #[command(flatten)]
-    image: Image,
+    image: BareImage,
     /// A directory, made if it does not exist; a tar archive named *.tar, *.tar.gz (*.tgz), *.tar.xz (*.txz)
     /// or *.tar.zst (*.tzst), which appears when it is complete; or - for a tar archive on standard output.
     #[arg(required_unless_present_any = ["list", "timeline"], conflicts_with_all = ["list", "timeline"])]
@@ -109,10 +110,7 @@ enum Blocks {
 pub fn run(args: &Args) -> Result<()> {
     let image = &args.image.image;
     let name = || image.display().to_string();
-    if !args.image.further.keys.is_empty() {
-        bail!("--key: rescue does not decrypt; without --key it rescues everything that is not encrypted");
-    }
-    for source in args.image.further.sources(image) {
+    for source in args.image.sources() {
         let written = [&args.destination, &args.map, &args.manifest];
         written.into_iter().flatten().try_for_each(|path| refuse_on_image(source.path(), path))?;
     }
@@ -217,7 +215,7 @@ fn save_map(args: &Args, known: Option<&KnownMap>, rescue: &Rescue) -> Result<()
 
 /// Opens the devices of the volume, without the parts that a map calls bad.
 fn open(args: &Args, known: Option<&KnownMap>) -> Result<Vec<Arc<dyn Device>>> {
-    let sources = args.image.further.sources(&args.image.image);
+    let sources = args.image.sources();
     let images = sources.iter().map(|source| open_image(source, OpenOptions::default()));
     let images = images.collect::<Result<Vec<_>>>()?;
     if let (Some(path), [image, others @ ..]) = (&args.map, images.as_slice()) {
@@ -259,7 +257,7 @@ fn rescue(args: &Args, known: Option<&KnownMap>) -> Result<Rescue> {
             Blocks::B16K => BlockSize::B16K,
         }),
         // The device begins at the offset.
-        offset_bytes: args.image.further.range.offset.map(|_| 0),
+        offset_bytes: args.image.place.range.offset.map(|_| 0),
         as_of: args.as_of,
         removed: if args.deleted { RemovedFiles::Collect } else { RemovedFiles::Ignore },
         ..Options::default()

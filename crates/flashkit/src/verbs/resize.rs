@@ -39,7 +39,7 @@ Examples:
   flashkit resize card.img 100M --dry-run     only say what would be done, or why not")]
 pub struct Args {
     #[command(flatten)]
-    image: target::Image,
+    image: target::BareImage,
     /// New size of the device, or of the last one of several [default: its present size].
     #[arg(value_parser = size::parse)]
     size: Option<u64>,
@@ -117,14 +117,13 @@ struct Devices {
 
 impl Devices {
     fn of(args: &Args) -> Result<Devices> {
-        let sources = args.image.further.sources(&args.image.image);
+        let sources = args.image.sources();
         for source in &sources {
             Unpacked::of(source, Purpose::Change)?;
         }
         let first = target::open_device(&sources[0])?;
         let (superblock, _) = engine::read_superblock(&*first, u64::MAX)
-            .map_err(|error| target::with_content(&sources[0], error.into()))
-            .with_context(|| sources[0].to_string())?;
+            .map_err(|error| target::not_opened(&sources[0], error))?;
         let wanted = superblock.devices.len().max(1);
         if wanted != sources.len() {
             bail!("devices of the volume: {wanted}; given: {} (--device names a further one)", sources.len());
@@ -184,10 +183,16 @@ impl Opened<'_> {
 
     /// Refuses more bytes than the last device has, unless it is a whole file.
     fn require_extensible(&self, bytes: u64) -> Result<()> {
-        let (has, (last, _)) = (self.last_bytes(), self.last());
+        let has = self.last_bytes();
         if bytes > has && self.variable_file().is_none() {
+            // The message begins with the name of the image, which is the first device.
+            let device = match &self.devices.sources[..] {
+                [_] => String::new(),
+                [.., last] => format!("{last}: "),
+                [] => unreachable!("there is a device"),
+            };
             bail!(
-                "{last}: {has} bytes, not {bytes}; enlarge it first: a file with truncate, a qcow2 image with qemu-img resize, a \
+                "{device}{has} bytes, not {bytes}; enlarge it first: a file with truncate, a qcow2 image with qemu-img resize, a \
                  partition in its table"
             );
         }
