@@ -6,6 +6,7 @@ use std::{
     fs,
     os::unix::fs::{FileExt, symlink},
     path::Path,
+    process::Command,
 };
 
 use support::{fails, flashkit, ok};
@@ -121,6 +122,27 @@ fn bytes_that_another_program_could_not_read_are_never_whole() {
         assert!(line.starts_with("partial") && line.contains("2 blocks unreadable"), "{line}");
         assert_eq!(fs::read_to_string(dir.join("copy.map")).unwrap(), map, "it is only read");
     }
+}
+
+#[test]
+fn a_file_that_the_destination_does_not_take_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    fs::create_dir(dir.join("out")).unwrap();
+    fs::write(dir.join("out/notes.txt"), "mine").unwrap();
+    let summary = |limit: &str, out: &str| {
+        let command = format!("{limit} exec {} rescue v.img {out} --json", env!("CARGO_BIN_EXE_flashkit"));
+        let output = Command::new("sh").args(["-c", &command]).current_dir(dir).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (summary["grades"]["whole"].as_u64().unwrap(), summary["lost_inodes"].as_u64().unwrap())
+    };
+    // The root, a directory, two files and a link.
+    assert_eq!(summary("", "out"), (4, 1), "a file is in the way");
+    assert_eq!(fs::read(dir.join("out/notes.txt")).unwrap(), b"mine");
+    assert_eq!(summary("trap '' XFSZ; ulimit -f 1024;", "small"), (4, 1), "one.jpg is too large");
+    assert_eq!(fs::read(dir.join("small/notes.txt")).unwrap(), b"some notes\n");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `rescue`: copies the files of a damaged volume out of it, without its checkpoint, tables or superblock.
 
+mod arrivals;
 mod listing;
 
 use std::{
@@ -13,9 +14,7 @@ use anyhow::{Context, Result, bail};
 use block::{Device, OpenOptions};
 use clap::ValueEnum;
 use f2fs::format::BlockSize;
-use f2fs_rescue::{
-    Facts, Grade, Map, Masked, Options, Origin, RemovedFiles, Rescue, RescueSource, Selection,
-};
+use f2fs_rescue::{Facts, Grade, Map, Masked, Options, Origin, RemovedFiles, Rescue, Selection};
 use f2fs_tree::{Holes, Owners};
 use indicatif::BinaryBytes;
 use serde::Serialize;
@@ -28,6 +27,7 @@ use crate::{
     progress, render,
     target::{BareImage, open_image},
 };
+use arrivals::{Arrivals, Counts};
 use listing::{Manifest, Row};
 
 /// Arguments of `rescue`.
@@ -124,14 +124,8 @@ pub fn run(args: &Args) -> Result<()> {
         return timeline(args, &rescue);
     }
     let Some(destination) = &args.destination else { return list(args, &rescue) };
-    let mut grades: BTreeMap<Grade, u64> = BTreeMap::new();
     let mut manifest = Manifest::create(args.manifest.as_deref())?;
-    let mut source = RescueSource::new(&rescue, args.selection(), |found| {
-        if let Some(certainty) = found.certainty {
-            *grades.entry(certainty.grade()).or_default() += 1;
-            manifest.add(found);
-        }
-    });
+    let mut source = Arrivals::new(&rescue, args.selection(), |found| manifest.add(found));
     let carry = Carry {
         what: "rescuing",
         source: name(),
@@ -144,7 +138,7 @@ pub fn run(args: &Args) -> Result<()> {
         json: args.json,
     };
     let (done, lost) = carry.run(&mut source)?;
-    drop(source);
+    let counts = source.counts();
     manifest.finish()?;
     let summary = Summary {
         source: name(),
@@ -152,10 +146,8 @@ pub fn run(args: &Args) -> Result<()> {
         volume: Volume::of(rescue.facts()),
         entries: done.entries,
         content_bytes: done.bytes,
-        grades: Grade::ALL
-            .iter()
-            .map(|grade| (grade.name(), grades.get(grade).copied().unwrap_or(0)))
-            .collect(),
+        grades: by_name(&counts),
+        lost_inodes: counts.lost,
         losses: done.losses,
         lost,
     };
@@ -168,6 +160,12 @@ pub fn run(args: &Args) -> Result<()> {
         0 => Ok(()),
         losses => bail!("{} could not be rescued", render::count(losses, "thing")),
     }
+}
+
+/// Returns the number of inodes at the destination for each grade.
+fn by_name(counts: &Counts) -> BTreeMap<&'static str, u64> {
+    let count = |grade: &Grade| counts.grades.get(grade).copied().unwrap_or(0);
+    Grade::ALL.iter().map(|grade| (grade.name(), count(grade))).collect()
 }
 
 impl Args {
@@ -402,6 +400,7 @@ struct Summary {
     entries: u64,
     content_bytes: u64,
     grades: BTreeMap<&'static str, u64>,
+    lost_inodes: u64,
     losses: u64,
     lost: Vec<Loss>,
 }
@@ -415,10 +414,9 @@ impl Summary {
             BinaryBytes(self.content_bytes),
             self.destination
         );
-        let known = Grade::ALL.iter().filter_map(|grade| {
-            let count = self.grades.get(grade.name()).filter(|count| **count > 0)?;
-            Some(format!("{count} {}", grade.name()))
-        });
-        notice!("{}: {}", self.source, known.collect::<Vec<_>>().join(", "));
+        let graded = Grade::ALL.iter().filter_map(|grade| self.grades.get_key_value(grade.name()));
+        let known = graded.chain([(&"lost", &self.lost_inodes)]).filter(|(_, count)| **count > 0);
+        let known: Vec<_> = known.map(|(name, count)| format!("{count} {name}")).collect();
+        notice!("{}: {}", self.source, known.join(", "));
     }
 }
