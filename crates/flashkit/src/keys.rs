@@ -104,7 +104,7 @@ fn split(name: &OsStr) -> (Option<&str>, &OsStr) {
 
 /// The descriptor that hexadecimal digits and a colon stand for.
 fn descriptor(start: &str) -> Option<[u8; 8]> {
-    hex(start.strip_suffix(':')?.as_bytes())?.try_into().ok()
+    render::from_hex(start.strip_suffix(':')?.as_bytes())?.try_into().ok()
 }
 
 /// Reads the bytes of a key, without a descriptor.
@@ -122,13 +122,7 @@ fn plain_key(name: &OsStr) -> Result<Vec<u8>> {
 
 /// The bytes that a key stands for, if it is one in hexadecimal digits.
 fn digits(text: &[u8]) -> Option<Vec<u8>> {
-    hex(text).filter(|_| KEY_DIGITS.contains(&text.len()))
-}
-
-fn hex(text: &[u8]) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    let pair = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?);
-    text.chunks(2).map(pair).collect()
+    render::from_hex(text).filter(|_| KEY_DIGITS.contains(&text.len()))
 }
 
 #[cfg(test)]

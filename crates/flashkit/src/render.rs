@@ -278,6 +278,13 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Returns the bytes that pairs of hexadecimal digits stand for.
+pub fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let pair = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?);
+    text.chunks(2).map(pair).collect()
+}
+
 /// Formats a mode as `drwxr-xr-x`.
 pub fn mode(mode: u32) -> String {
     let kind = match mode & 0o170_000 {

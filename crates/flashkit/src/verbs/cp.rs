@@ -18,7 +18,7 @@ use f2fs_tree::{ExportOptions, VolumeSource, export};
 use crate::{
     host::{self, Unfinished},
     notice::notice,
-    render,
+    output, render,
     target::{Further, Target, destination},
 };
 
@@ -228,7 +228,7 @@ fn place(from: &Target, to: &Path) -> Result<(PathBuf, OsString)> {
     if to.is_dir() {
         return Ok((to.to_path_buf(), host::name_of(from.name()).with_context(|| from.to_string())?));
     }
-    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = output::folder(to);
     if to.as_os_str().as_encoded_bytes().last().is_some_and(|last| is_separator(char::from(*last))) {
         bail!("{}: no such directory", to.display());
     }

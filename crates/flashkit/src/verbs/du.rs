@@ -20,8 +20,8 @@ use crate::{
 #[derive(clap::Args)]
 #[command(
     disable_help_flag = true,
-    after_help = "Space is that of du(1) on a mount of the volume: all blocks of a file, its inode and those of its \
-map included. A file with several names counts once, under the first in byte order. Apparent sizes are those of \
+    after_help = "Space is that of du(1) on a mount of the volume: all blocks of a file, those of its map included \
+and its inode not. A file with several names counts once, under the first in byte order. Apparent sizes are those of \
 regular files and symbolic links, as in coreutils 9.2 and newer.
 
 Examples:

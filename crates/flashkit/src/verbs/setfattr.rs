@@ -6,7 +6,10 @@ use anyhow::Result;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use f2fs::engine::{Caller, FinalSymlink, XattrMode};
 
-use crate::target::{Further, Target};
+use crate::{
+    render,
+    target::{Further, Target},
+};
 
 /// Arguments of `setfattr`.
 #[derive(clap::Args)]
@@ -58,8 +61,5 @@ fn value(text: OsString) -> Result<Value, String> {
     let Some(digits) = text.as_encoded_bytes().strip_prefix(b"0x") else {
         return Ok(Value(text.as_encoded_bytes().to_vec()));
     };
-    let pair = |at: usize| std::str::from_utf8(digits.get(at..at + 2)?).ok();
-    let byte = |at: usize| u8::from_str_radix(pair(at)?, 16).ok();
-    let bytes = (0..digits.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>();
-    bytes.map(Value).ok_or_else(|| "hexadecimal digits come in pairs".into())
+    render::from_hex(digits).map(Value).ok_or_else(|| "hexadecimal digits come in pairs".into())
 }

@@ -142,66 +142,55 @@ impl<'v> Search<'v> {
             "-empty" => return Ok(Some(Expression::Test(Test::Empty))),
             _ => {}
         }
-        if !VALUED.contains(&word.as_str()) {
-            return Err(format!("{word:?} is not a test; flashkit find --help lists them"));
-        }
+        let valued = VALUED.iter().find(|(name, _)| *name == word);
+        let (_, parse) =
+            valued.ok_or_else(|| format!("{word:?} is not a test; flashkit find --help lists them"))?;
         let value = words.pop().ok_or_else(|| format!("{word} needs a value"))?;
-        let test = self.valued(&word, &value).map_err(|why| format!("{word} {value}: {why}"))?;
+        let test = parse(self, &value).map_err(|why| format!("{word} {value}: {why}"))?;
         Ok(test.map(Expression::Test))
     }
 
-    /// Parses a test or option with a value.
-    fn valued(&mut self, word: &str, value: &str) -> Result<Option<Test>> {
-        Ok(Some(match word {
-            "-name" => Test::Name(glob(value, Case::Counts)?),
-            "-iname" => Test::Name(glob(value, Case::Ignored)?),
-            "-path" => Test::Path(glob(value, Case::Counts)?),
-            "-ipath" => Test::Path(glob(value, Case::Ignored)?),
-            "-type" => Test::Kinds(kinds(value)?),
-            "-size" => {
-                let (unit, count) = size(value)?;
-                Test::Size(unit, count)
-            }
-            "-newer" => {
-                let ino = self.volume.resolve(value.as_bytes(), FinalSymlink::NoFollow);
-                let stat = ino.and_then(|ino| self.volume.stat(ino)).map_err(|error| error.to_string())?;
-                Test::Newer(stat.mtime)
-            }
-            "-newermt" => Test::Newer(time(value).ok_or("not a time")?),
-            "-user" | "-uid" => Test::Owner(Count::parse(value)?),
-            "-group" | "-gid" => Test::Group(Count::parse(value)?),
-            "-perm" => Test::Permissions(Permissions::parse(value)?),
-            "-links" => Test::Links(Count::parse(value)?),
-            "-inum" => Test::Inode(Count::parse(value)?),
-            _ => {
-                let levels = value.parse().map_err(|_| "not a number of levels")?;
-                *(if word == "-mindepth" { &mut self.depth_min } else { &mut self.depth_max }) = levels;
-                return Ok(None);
-            }
-        }))
+    /// Returns the time of the last change of a file's content.
+    fn time_of(&self, path: &str) -> Result<Time> {
+        let ino = self.volume.resolve(path.as_bytes(), FinalSymlink::NoFollow);
+        let stat = ino.and_then(|ino| self.volume.stat(ino)).map_err(|error| error.to_string())?;
+        Ok(stat.mtime)
     }
 }
 
+/// Parses the value of a test, or of an option, which is no part of the expression.
+type ParseValue = fn(&mut Search<'_>, &str) -> Result<Option<Test>>;
+
 /// Tests and options with a value.
-const VALUED: [&str; 17] = [
-    "-name",
-    "-iname",
-    "-path",
-    "-ipath",
-    "-type",
-    "-size",
-    "-newer",
-    "-newermt",
-    "-user",
-    "-uid",
-    "-group",
-    "-gid",
-    "-perm",
-    "-links",
-    "-inum",
-    "-mindepth",
-    "-maxdepth",
+const VALUED: [(&str, ParseValue); 17] = [
+    ("-name", |_, value| Ok(Some(Test::Name(glob(value, Case::Counts)?)))),
+    ("-iname", |_, value| Ok(Some(Test::Name(glob(value, Case::Ignored)?)))),
+    ("-path", |_, value| Ok(Some(Test::Path(glob(value, Case::Counts)?)))),
+    ("-ipath", |_, value| Ok(Some(Test::Path(glob(value, Case::Ignored)?)))),
+    ("-type", |_, value| Ok(Some(Test::Kinds(kinds(value)?)))),
+    ("-size", |_, value| size(value).map(|(unit, count)| Some(Test::Size(unit, count)))),
+    ("-newer", |search, value| Ok(Some(Test::Newer(search.time_of(value)?)))),
+    ("-newermt", |_, value| Ok(Some(Test::Newer(time(value).ok_or("not a time")?)))),
+    ("-user", |_, value| Ok(Some(Test::Owner(Count::parse(value)?)))),
+    ("-uid", |_, value| Ok(Some(Test::Owner(Count::parse(value)?)))),
+    ("-group", |_, value| Ok(Some(Test::Group(Count::parse(value)?)))),
+    ("-gid", |_, value| Ok(Some(Test::Group(Count::parse(value)?)))),
+    ("-perm", |_, value| Ok(Some(Test::Permissions(Permissions::parse(value)?)))),
+    ("-links", |_, value| Ok(Some(Test::Links(Count::parse(value)?)))),
+    ("-inum", |_, value| Ok(Some(Test::Inode(Count::parse(value)?)))),
+    ("-mindepth", |search, value| {
+        search.depth_min = levels(value)?;
+        Ok(None)
+    }),
+    ("-maxdepth", |search, value| {
+        search.depth_max = levels(value)?;
+        Ok(None)
+    }),
 ];
+
+fn levels(value: &str) -> Result<usize> {
+    value.parse().map_err(|_| "not a number of levels".into())
+}
 
 impl Expression {
     /// Returns true if the expression selects an entry.
