@@ -104,6 +104,31 @@ fn released_crates_that_read_untrusted_bytes_check_for_overflow() {
     }
 }
 
+/// Maximum number of lines of a source file. Clippy keeps the length of functions, by clippy.toml.
+const FILE_LINES_MAX: usize = 600;
+
+/// The source files in a folder and below it.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder can be read").flatten().map(|entry| entry.path());
+    let below = |path: PathBuf| match path.is_dir() {
+        true => sources(&path),
+        false => vec![path],
+    };
+    entries
+        .flat_map(below)
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+        .collect()
+}
+
+#[test]
+fn source_files_are_short() {
+    let folders = ["crates", "xtask", "fuzz/src"].map(|folder| root().join(folder));
+    for path in folders.iter().flat_map(|folder| sources(folder)) {
+        let lines = fs::read_to_string(&path).expect("a source file is text").lines().count();
+        assert!(lines <= FILE_LINES_MAX, "{} has {lines} lines", path.display());
+    }
+}
+
 #[test]
 fn the_documented_dependencies_have_no_cycle() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page exists");

@@ -3,10 +3,9 @@
 //! *Invariants*: every path below the root is opened component by component, without following links, through
 //! handles of directories that stay open. A component is never empty, `.` or `..`, and contains no slash.
 //! Every entry is created under a free name. If the name is taken, that is an error. If the caller asked to
-//! overwrite, the new entry gets a temporary name, and is renamed over the old one when it is complete.
-//! Directories are merged instead. Owner, permissions, attributes and times are set through a handle of the new
-//! entry. Therefore neither a hostile volume nor another user with write access to the directory can redirect
-//! the export outside.
+//! overwrite, the new entry is renamed over the old one when it is complete, and directories are merged. Owner,
+//! permissions, attributes and times are set through a handle of the new entry. Therefore neither a hostile
+//! volume nor another user with write access to the directory can redirect the export outside.
 //!
 //! A directory's own permissions and times are set when the sink leaves it, as late as possible. Metadata
 //! that the host refuses is reported as a separate loss of its entry.

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::error::ErrorKind;
-use expression::Search;
+use expression::{Ending, Search};
 
 use crate::{
     descent::{Descent, Node, Visit},
@@ -81,17 +81,17 @@ pub fn run(args: &Args) -> Result<()> {
     });
     match args.json {
         true => render::rows(found.map(|node| Ok(Entry::of(&volume, node.ino, &node.path)?)), true)?,
-        false => print(found, search.is_terminated_by_nul)?,
+        false => print(found, search.ending)?,
     }
     descent.finish()
 }
 
-fn print(found: impl Iterator<Item = Node>, is_terminated_by_nul: bool) -> Result<()> {
+fn print(found: impl Iterator<Item = Node>, ending: Ending) -> Result<()> {
     let mut out = io::BufWriter::new(render::Stdout::lock());
     for node in found {
-        match is_terminated_by_nul {
-            true => out.write_all(&[&node.path, &b"\0"[..]].concat())?,
-            false => writeln!(out, "{}", render::name(&node.path))?,
+        match ending {
+            Ending::Nul => out.write_all(&[&node.path, &b"\0"[..]].concat())?,
+            Ending::Line => writeln!(out, "{}", render::name(&node.path))?,
         }
     }
     Ok(out.flush()?)

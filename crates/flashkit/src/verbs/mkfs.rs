@@ -1,15 +1,13 @@
 //! `mkfs`: makes a new volume, empty or filled. The short flags are those of mkfs.f2fs.
 
-use std::{
-    io::{self, Write},
-    path::PathBuf,
-    sync::Arc,
-};
+mod made;
+
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, anyhow, bail};
 use block::{Behind, Concat, Device};
 use f2fs::{
-    engine,
+    engine::{self, Engine},
     format::{BlockSize, superblock::Features},
     mkfs::{self, DeviceContent, DeviceSize, Encoding, NewVolume, Overprovision, Plan},
     units::Time,
@@ -20,9 +18,9 @@ use flash::{
     verbs,
 };
 use image::Source;
-use indicatif::BinaryBytes;
-use serde::Serialize;
 use uuid::Uuid;
+
+use made::{Filled, Made};
 
 use crate::{
     compress::Compress,
@@ -30,7 +28,7 @@ use crate::{
     host,
     interrupt::Outcome,
     output::{Existing, Form, Output},
-    progress, render, size,
+    progress, size,
     source::{Changes, Content, Reads, epoch},
     suggested::Suggested,
     target::{Range, sector_bytes},
@@ -167,41 +165,6 @@ struct Shape {
     timestamp: Option<i64>,
 }
 
-/// Summary of a new volume.
-#[derive(Serialize)]
-struct Made {
-    image: String,
-    uuid: String,
-    label: String,
-    features: Vec<&'static str>,
-    volume_bytes: u64,
-    block_bytes: usize,
-    segments: u32,
-    segments_per_section: u32,
-    sections_per_zone: u32,
-    overprovision_percent: f64,
-    overprovision_segments: u32,
-    reserved_segments: u32,
-    user_bytes: u64,
-    entries: u64,
-    content_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    used_bytes: Option<u64>,
-    /// Properties of the card that the volume is shaped for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    card: Option<Shaped>,
-    written: bool,
-}
-
-/// Advice for the card beyond the volume's own geometry.
-#[derive(Clone, Serialize)]
-struct Shaped {
-    alignment_bytes: u64,
-    active_logs: u64,
-    mount_options: String,
-    reasons: Vec<String>,
-}
-
 fn all_features() -> Vec<&'static str> {
     Features(u32::MAX).names().collect()
 }
@@ -221,17 +184,9 @@ pub fn run(args: &Args) -> Result<()> {
     let sizes = sizes(args, existing, &options, content.as_ref(), &transform, time)?;
     let plan = Plan::new(&options, &sizes).with_context(name)?;
     if args.dry_run {
-        let need = match &content {
-            Some(content) => {
-                let mut source = content.open()?;
-                let need =
-                    f2fs_tree::count(&mut *source, &transform, &plan.superblock, &engine_options(args, time));
-                Some(need.map_err(|error| content.explain(error, &args.image, Into::into))?)
-            }
-            None => None,
-        };
-        let filled = need.map(|need| (need.entries, need.bytes)).unwrap_or_default();
-        return report(args, &Made::of(args, &plan, filled, None, advice.as_ref()));
+        let filled =
+            content.as_ref().map(|content| count(args, content, &transform, &plan, time)).transpose()?;
+        return Made::of(args, &plan, filled.unwrap_or_default(), None, advice.as_ref()).report(args);
     }
 
     let outcome = Outcome::new(match existing {
@@ -260,20 +215,10 @@ pub fn run(args: &Args) -> Result<()> {
     let device = Arc::new(Behind::new(device, WAITING_BYTES));
     let before = if is_blank { DeviceContent::Zeroes } else { DeviceContent::Unknown };
     let mut new = NewVolume::begin(device, &plan, before, engine_options(args, time)).with_context(name)?;
-    let mut filled = (0, 0);
-    if let Some(content) = &content {
-        let bar = progress::bytes("filling", None, args.quiet || args.json);
-        let mut source = content.open()?;
-        let root = new.volume().superblock().root_ino;
-        let mut tell = progress::teller(&bar);
-        let saved_space = args.compress.saved_space();
-        let how = FillOptions { transform, root: true, saved_space, progress: Some(&mut tell) };
-        let done = f2fs_tree::fill(new.volume(), root, &mut *source, how);
-        let done = done
-            .map_err(|error| content.explain(error, &args.image, |error| too_small(error, args, existing)))?;
-        bar.finish_and_clear();
-        filled = (done.entries, done.bytes);
-    }
+    let filled = match &content {
+        Some(content) => fill(args, new.volume(), content, transform, existing)?,
+        None => Filled::default(),
+    };
     let volume = new.finish().with_context(name)?;
     let used_blocks = volume.counters().valid_blocks;
     drop(volume);
@@ -281,7 +226,35 @@ pub fn run(args: &Args) -> Result<()> {
     for output in outputs {
         output.finish()?;
     }
-    report(args, &Made::of(args, &plan, filled, Some(used_blocks), advice.as_ref()))
+    Made::of(args, &plan, filled, Some(used_blocks), advice.as_ref()).report(args)
+}
+
+/// Counts the content, as a volume of this plan would hold it.
+fn count(args: &Args, content: &Content, transform: &Transform, plan: &Plan, time: Time) -> Result<Filled> {
+    let mut source = content.open()?;
+    let need = f2fs_tree::count(&mut *source, transform, &plan.superblock, &engine_options(args, time));
+    let need = need.map_err(|error| content.explain(error, &args.image, Into::into))?;
+    Ok(Filled { entries: need.entries, bytes: need.bytes })
+}
+
+/// Fills the volume with the content.
+fn fill(
+    args: &Args,
+    volume: &mut Engine,
+    content: &Content,
+    transform: Transform,
+    existing: Existing,
+) -> Result<Filled> {
+    let bar = progress::bytes("filling", None, args.quiet || args.json);
+    let mut source = content.open()?;
+    let root = volume.superblock().root_ino;
+    let mut tell = progress::teller(&bar);
+    let saved_space = args.compress.saved_space();
+    let how = FillOptions { transform, root: true, saved_space, progress: Some(&mut tell) };
+    let done = f2fs_tree::fill(volume, root, &mut *source, how)
+        .map_err(|error| content.explain(error, &args.image, |error| too_small(error, args, existing)))?;
+    bar.finish_and_clear();
+    Ok(Filled { entries: done.entries, bytes: done.bytes })
 }
 
 /// Finds the content of the volume, if it is to have any.
@@ -495,98 +468,6 @@ fn outputs(args: &Args, existing: Existing, sizes: &[DeviceSize]) -> Result<Vec<
         outputs.push(Output::in_place(&Source::parse(path))?);
     }
     Ok(outputs)
-}
-
-impl Made {
-    fn of(
-        args: &Args,
-        plan: &Plan,
-        filled: (u64, u64),
-        used_blocks: Option<u64>,
-        advice: Option<&Advice>,
-    ) -> Made {
-        let sb = &plan.superblock;
-        let block_bytes = sb.block_size.bytes();
-        Made {
-            image: args.image.display().to_string(),
-            uuid: Uuid::from_bytes(sb.uuid).to_string(),
-            label: sb.label.clone(),
-            features: sb.features.names().collect(),
-            volume_bytes: sb.blocks * block_bytes as u64,
-            block_bytes,
-            segments: sb.segments,
-            segments_per_section: sb.segments_per_section,
-            sections_per_zone: sb.sections_per_zone,
-            overprovision_percent: plan.set_aside.percent,
-            overprovision_segments: plan.set_aside.overprovision_segments,
-            reserved_segments: plan.set_aside.reserved_segments,
-            user_bytes: plan.user_blocks * block_bytes as u64,
-            entries: filled.0,
-            content_bytes: filled.1,
-            used_bytes: used_blocks.map(|blocks| blocks * block_bytes as u64),
-            card: advice.map(|advice| Shaped {
-                alignment_bytes: advice.alignment_bytes,
-                active_logs: advice.active_logs,
-                mount_options: advice.mount_options.clone(),
-                reasons: advice.reasons.clone(),
-            }),
-            written: used_blocks.is_some(),
-        }
-    }
-
-    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let verb = if self.written { "made" } else { "would make" };
-        writeln!(
-            out,
-            "{}: {verb} an F2FS volume of {}, {} for users",
-            render::name(self.image.as_bytes()),
-            BinaryBytes(self.volume_bytes),
-            BinaryBytes(self.user_bytes)
-        )?;
-        let features = if self.features.is_empty() { "none".into() } else { self.features.join(", ") };
-        writeln!(out, "  UUID {}, label {:?}, features {features}", self.uuid, self.label)?;
-        writeln!(
-            out,
-            "  {}, {} a section, {} a zone; overprovision {:.2} %: {}, {} reserved",
-            render::count(self.segments.into(), "segment"),
-            self.segments_per_section,
-            render::count(self.sections_per_zone.into(), "section"),
-            self.overprovision_percent,
-            render::count(self.overprovision_segments.into(), "segment"),
-            self.reserved_segments
-        )?;
-        if let Some(card) = &self.card {
-            for reason in &card.reasons {
-                writeln!(out, "  {reason}")?;
-            }
-            let start = BinaryBytes(card.alignment_bytes);
-            writeln!(
-                out,
-                "  for the card: start the volume at a multiple of {start}; flashkit mount -o {}",
-                card.mount_options
-            )?;
-        }
-        if self.entries > 0 {
-            write!(
-                out,
-                "  {}, {} of data",
-                render::count(self.entries, "entry"),
-                BinaryBytes(self.content_bytes)
-            )?;
-            match self.used_bytes {
-                Some(used) => writeln!(out, "; {} in use", BinaryBytes(used))?,
-                None => writeln!(out)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-fn report(args: &Args, made: &Made) -> Result<()> {
-    if args.quiet && !args.json {
-        return Ok(());
-    }
-    render::print(made, args.json, Made::text)
 }
 
 /// Parses `4K` or `16K`, or the same in bytes.

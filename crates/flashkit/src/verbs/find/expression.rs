@@ -28,8 +28,17 @@ pub struct Search<'v> {
     pub depth_min: usize,
     /// Names more levels below the start are not visited.
     pub depth_max: usize,
-    /// True after `-print0`.
-    pub is_terminated_by_nul: bool,
+    /// The end of each printed path.
+    pub ending: Ending,
+}
+
+/// The end of a printed path.
+#[derive(Clone, Copy)]
+pub enum Ending {
+    /// A line end. Bytes that a terminal would obey are escaped.
+    Line,
+    /// A NUL, after the path as it is: `-print0`.
+    Nul,
 }
 
 /// Tests and their combination.
@@ -81,8 +90,8 @@ impl<'v> Search<'v> {
         let mut words = words.iter().map(text).collect::<Result<Vec<_>>>()?;
         words.reverse();
         let expression = Expression::All(Vec::new());
-        let (depth_min, depth_max, is_terminated_by_nul) = (0, usize::MAX, false);
-        let mut search = Search { volume, expression, depth_min, depth_max, is_terminated_by_nul };
+        let (depth_min, depth_max, ending) = (0, usize::MAX, Ending::Line);
+        let mut search = Search { volume, expression, depth_min, depth_max, ending };
         search.expression = search.any(&mut words)?;
         match words.pop() {
             None => Ok(search),
@@ -136,7 +145,7 @@ impl<'v> Search<'v> {
             }
             "-print" => return Ok(None),
             "-print0" => {
-                self.is_terminated_by_nul = true;
+                self.ending = Ending::Nul;
                 return Ok(None);
             }
             "-empty" => return Ok(Some(Expression::Test(Test::Empty))),
