@@ -123,6 +123,40 @@ fn a_damaged_head_of_the_newest_pack_comes_back_from_the_end_of_the_pack() {
 }
 
 #[test]
+fn a_damaged_head_over_lost_journals_gives_way_to_the_older_pack() {
+    let d = Damaged::new();
+    let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
+    for n in 0..20 {
+        let name = format!("late {n}");
+        let ino =
+            volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(0o100_644)).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, 0, &[n; 3 * BLOCK]).unwrap();
+    }
+    volume.checkpoint().unwrap();
+    volume.begin(Caller::ADMIN).write(d.ino("/plain"), 0, b"newest").unwrap();
+    volume.unmount().unwrap();
+    let (pack, checkpoint) = (d.pack(volume.last_pack()), volume.last_checkpoint());
+    let before = contents(&d.device);
+    d.put(pack, 0, &[0; BLOCK]);
+    for block in checkpoint.summaries_start..checkpoint.pack_blocks - 1 {
+        d.put(BlockAddr(pack.0 + block), 0, &[0; BLOCK]);
+    }
+    let plan = repair_of(&d.device);
+    assert_eq!(plan.certainty(), Certainty::Unclear, "the newest changes are lost");
+    plan.apply(&*d.device).unwrap();
+    assert!(support::report(d.device.clone()).is_clean());
+    model::fsck::fsck(&d.device).expect("fsck.f2fs finds nothing");
+    let mut after = contents(&d.device);
+    assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    after.retain(|path, line| before.get(path) != Some(line));
+    assert_eq!(
+        after.into_keys().collect::<Vec<_>>(),
+        ["\"plain\""],
+        "the file of the lost checkpoint is older"
+    );
+}
+
+#[test]
 fn a_volume_of_two_damaged_heads_comes_back_from_the_newer_end() {
     let d = Damaged::new();
     for pack in [0, 1] {

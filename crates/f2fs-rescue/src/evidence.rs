@@ -52,14 +52,11 @@ impl Evidence {
     /// Reads the newest committed pack whose numbers are possible.
     pub(crate) fn read(shape: &Shape) -> Option<Evidence> {
         let (sb, _, geometry) = shape.known.as_ref()?;
-        let ends = [0, 1].map(|pack| PackEnds::read(&shape.io, geometry, sb, pack));
-        let committed = ends.map(|ends| ends.committed());
+        let ends = [0, 1].map(|pack| PackEnds::read(&shape.io, geometry, pack));
+        let committed = [0, 1].map(|pack: usize| ends[pack].committed());
         let version = |pack: usize| committed[pack].map(|end| end.version);
         let first = newest(version(0), version(1))?;
-        let read = |pack: u8| {
-            let bytes = ends[usize::from(pack)].read_pack(&shape.io, geometry, sb, pack)?;
-            Evidence::of_pack(&bytes, sb, geometry, pack)
-        };
+        let read = |pack: u8| Evidence::of_pack(&ends[usize::from(pack)].bytes()?, sb, geometry, pack);
         let mut evidence = read(first).or_else(|| read(1 - first))?;
         let used = evidence.checkpoint.version;
         evidence.is_overtaken = ends.iter().any(|ends| ends.may_be_newer(used));
@@ -97,8 +94,7 @@ impl Evidence {
 
     /// First block that a log writes after the checkpoint.
     pub(crate) fn log_start(&self, kind: SegmentType) -> BlockAddr {
-        let log = self.checkpoint.logs[kind.index()];
-        self.geometry.block(log.segment, log.offset)
+        self.geometry.next_block(self.checkpoint.logs[kind.index()])
     }
 
     /// Adds the statements of the NAT and of the fsync chain to the versions, which must be sorted by nid.

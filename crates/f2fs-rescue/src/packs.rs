@@ -3,20 +3,17 @@
 //! The last block of a pack is a copy of its first. It is written after everything else is durable, so it
 //! proves that the checkpoint was committed, and it replaces a first block that is damaged.
 
+use std::borrow::Cow;
+
 use f2fs::{
-    Place,
-    engine::{Geometry, Io},
-    format::{
-        BLOCKS_PER_SEGMENT,
-        checkpoint::{FIXED_BLOCKS, PackEnd},
-        superblock::Superblock,
-    },
-    units::{BlockAddr, CheckpointVer},
+    engine::{Geometry, Io, RawPack},
+    format::checkpoint::PackEnd,
+    units::CheckpointVer,
 };
 
-/// The ends of a pack that are left.
-#[derive(Debug, Clone, Copy)]
+/// A pack, and the ends of it that are left.
 pub(crate) struct PackEnds {
+    raw: RawPack,
     /// The first block.
     head: Option<PackEnd>,
     /// The last block: that of the head, otherwise the newest in the pack that is in its place.
@@ -24,21 +21,14 @@ pub(crate) struct PackEnds {
 }
 
 impl PackEnds {
-    /// Reads the ends of a pack.
-    pub(crate) fn read(io: &Io, geometry: &Geometry, sb: &Superblock, pack: u8) -> PackEnds {
-        let end = |index: u32| {
-            let addr = BlockAddr(geometry.pack(pack).0.checked_add(index)?);
-            let block = io.read_block(addr, Place::Checkpoint(pack)).ok()?;
-            PackEnd::check(&block, sb.block_size, pack).ok()
-        };
-        let head = end(0);
-        let own_tail = head.and_then(|head| end(head.pack_blocks - 1).filter(|tail| belongs(head, *tail)));
-        let in_place = |index: u32| end(index).filter(|tail| tail.pack_blocks == index + 1);
-        let tail = own_tail.or_else(|| {
-            let tails = (FIXED_BLOCKS..BLOCKS_PER_SEGMENT).filter_map(in_place);
-            tails.reduce(|best, tail| if tail.version.is_after(best.version) { tail } else { best })
-        });
-        PackEnds { head, tail }
+    /// Reads a pack.
+    pub(crate) fn read(io: &Io, geometry: &Geometry, pack: u8) -> PackEnds {
+        let raw = RawPack::read(io, geometry, pack);
+        let head = raw.end(0).ok();
+        let own_tail =
+            head.and_then(|head| raw.end(head.pack_blocks - 1).ok().filter(|tail| belongs(head, *tail)));
+        let tail = own_tail.or_else(|| raw.newest_copy().map(|(_, tail)| tail));
+        PackEnds { raw, head, tail }
     }
 
     /// Returns the last block, which describes the pack, if the checkpoint was committed.
@@ -49,25 +39,14 @@ impl PackEnds {
         }
     }
 
-    /// Reads a committed pack. A lost first block is replaced by its copy.
-    pub(crate) fn read_pack(
-        &self,
-        io: &Io,
-        geometry: &Geometry,
-        sb: &Superblock,
-        pack: u8,
-    ) -> Option<Vec<u8>> {
-        let size = sb.block_size.bytes();
-        let mut bytes = vec![0; size * self.committed()?.pack_blocks as usize];
-        let (start, place) = (geometry.pack(pack), Place::Checkpoint(pack));
+    /// The blocks of a committed pack. A lost first block is replaced by its copy.
+    pub(crate) fn bytes(&self) -> Option<Cow<'_, [u8]>> {
+        let blocks = self.committed()?.pack_blocks;
         if self.head.is_some() {
-            io.read(start, place, &mut bytes).ok()?;
-        } else {
-            io.read(BlockAddr(start.0.checked_add(1)?), place, &mut bytes[size..]).ok()?;
-            let tail = bytes.len() - size;
-            bytes.copy_within(tail.., 0);
+            return self.raw.blocks(0..blocks).ok().map(Cow::Borrowed);
         }
-        Some(bytes)
+        let (tail, rest) = (self.raw.blocks(blocks - 1..blocks).ok()?, self.raw.blocks(1..blocks).ok()?);
+        Some([tail, rest].concat().into())
     }
 
     /// Returns true if the pack may have held a newer checkpoint than the version `used`.

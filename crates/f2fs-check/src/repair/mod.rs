@@ -37,7 +37,7 @@ use crate::{
     Certainty, Finding, Fix, Kind, Loss, Progress, Report, Severity,
     bitmap::Bitmap,
     checker::{ODD_MAX, examine},
-    packs,
+    packs::DamagedEnd,
     segments::Segments,
 };
 use superblock_copies::RecordedErrors;
@@ -397,10 +397,10 @@ fn too_much(report: &Report) -> Option<String> {
 /// state or the restored one.
 fn restored_end(device: &Arc<dyn Device>) -> Result<Vec<Request>> {
     let tables = tables::Tables::read(device.clone())?;
-    let end = packs::damaged_end(&tables.io, &tables.geometry, &tables.superblock);
     let log = tables.geometry.block_size.log();
-    let requests =
-        end.map(|(addr, block)| [transfer::write_at(u64::from(addr.0) << log, &block), transfer::flush()]);
+    let requests = tables.pack.damaged_end.map(|DamagedEnd { at, block }| {
+        [transfer::write_at(u64::from(at.0) << log, &block), transfer::flush()]
+    });
     Ok(requests.into_iter().flatten().collect())
 }
 

@@ -12,7 +12,6 @@ use f2fs::{
 };
 
 use super::tables::Tables;
-use crate::packs;
 
 /// Flags that the new checkpoint takes over. The others follow from the state, or ask for a repair.
 const KEPT: Flags = Flags(Flags::LARGE_NAT_BITMAP.0 | Flags::DISABLED_QUICK.0);
@@ -43,7 +42,7 @@ pub fn encode(
         return Err(Error::Invalid(format!("{} orphans do not fit into a pack", orphans.len()).into()));
     }
     let number = 1 - start.pack.number;
-    next.version = next_version(start, number);
+    next.version = next_version(start);
     next.flags = Flags(next.flags.0 & KEPT.0).with(Flags::UMOUNT).with(Flags::CRC_RECOVERY);
     if !orphans.is_empty() {
         next.flags = next.flags.with(Flags::ORPHAN_PRESENT);
@@ -72,9 +71,8 @@ pub fn encode(
 
 /// The version after all those of both packs, also of a pack whose head or copy is damaged: the other one must not
 /// match the new head.
-fn next_version(start: &Tables, other: u8) -> CheckpointVer {
+fn next_version(start: &Tables) -> CheckpointVer {
     let current = start.pack.checkpoint.version;
-    let newest = packs::newest_end(&start.io, &start.geometry, other);
-    let newest = newest.filter(|version| version.is_after(current));
+    let newest = start.pack.other_version.filter(|version| version.is_after(current));
     CheckpointVer(newest.unwrap_or(current).0.wrapping_add(1))
 }

@@ -3,6 +3,7 @@
 use crate::{
     format::{
         BLOCKS_PER_SEGMENT, BlockSize, LOG_BLOCKS_PER_SEGMENT, TableCopy,
+        checkpoint::LogPosition,
         summary::Layout,
         superblock::{Area, Superblock},
     },
@@ -71,6 +72,12 @@ impl Geometry {
     #[must_use]
     pub fn block(&self, segment: SegNo, offset: u16) -> BlockAddr {
         BlockAddr(self.main.start.0 + (segment.0 << LOG_BLOCKS_PER_SEGMENT) + u32::from(offset))
+    }
+
+    /// The block that a log takes next.
+    #[must_use]
+    pub fn next_block(&self, log: LogPosition) -> BlockAddr {
+        self.block(log.segment, log.offset)
     }
 
     /// The section that a segment belongs to.

@@ -10,6 +10,7 @@ mod io;
 pub(crate) mod journal;
 mod options;
 pub(crate) mod pack;
+mod raw_pack;
 mod superblock;
 pub(crate) mod superblock_copies;
 
@@ -21,6 +22,7 @@ pub use devices::{device_bytes, join};
 pub use geometry::Geometry;
 pub use io::Io;
 pub use options::{ActiveLogs, Clock, FsyncNames, InPlace, OnError, Options, Upkeep};
+pub use raw_pack::RawPack;
 pub use superblock::{read_raw_superblock, read_superblock};
 
 use crate::{

@@ -32,8 +32,8 @@ use rustc_hash::FxHashMap;
 
 pub use crate::{
     disk::{
-        ActiveLogs, Clock, FsyncNames, Geometry, InPlace, Io, OnError, Options, Upkeep, device_bytes, join,
-        read_raw_superblock, read_superblock,
+        ActiveLogs, Clock, FsyncNames, Geometry, InPlace, Io, OnError, Options, RawPack, Upkeep,
+        device_bytes, join, read_raw_superblock, read_superblock,
     },
     files::{Cluster, Extent, ExtentKind, FileSize, Hidden, Run},
     names::{
@@ -264,9 +264,9 @@ impl Engine {
         self.segments_mut().prepare_logs()
     }
 
-    /// Prepares for an operation that changes the volume. The volume is consistent between operations, so
-    /// this is the point to flush caches, and to write a checkpoint that frees blocks which only the previous
-    /// one needs.
+    /// Admits a change: fails where [`start`](Self::start) does, reads the quota limits that hold, and marks the volume
+    /// as changed. With [`Upkeep::ByChange`] it first does the upkeep that is due. The volume is consistent here, between two
+    /// changes, so that the upkeep may write a checkpoint.
     fn admit_change(&mut self) -> Result<()> {
         self.start()?;
         self.load_limits()?;

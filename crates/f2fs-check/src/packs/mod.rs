@@ -1,0 +1,301 @@
+//! The checkpoint packs: heads, copies, journals, summaries of the logs, orphans.
+
+mod comparison;
+mod parts;
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use f2fs::{
+    Error, Place,
+    engine::{Geometry, Io, RawPack},
+    format::{
+        checkpoint::{Checkpoint, Flags, PackEnd, newest},
+        nat::NatEntry,
+        summary::Summary,
+        superblock::{Features, Superblock},
+    },
+    units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
+};
+
+use crate::{Certainty, Finding, Kind, Report};
+use comparison::Comparison;
+use parts::{Parts, data_summary_blocks};
+
+/// Content of the pack that counts.
+pub struct Pack {
+    /// Number of the pack.
+    pub number: u8,
+    /// Its head.
+    pub checkpoint: Checkpoint,
+    /// The end that is damaged, if one is.
+    pub damaged_end: Option<DamagedEnd>,
+    /// NAT entries that override the table, sorted.
+    pub nat_journal: Vec<(Nid, NatEntry)>,
+    /// SIT entries that override the table.
+    pub sit_journal: Vec<(SegNo, [u8; f2fs::format::sit::ENTRY_BYTES])>,
+    /// Orphans, sorted.
+    pub orphans: Vec<Ino>,
+    /// Summaries of the logs; `None` where the pack has none.
+    pub summaries: [Option<Summary>; 6],
+    /// Kilobytes written to the volume, ever; 0 if the pack does not tell.
+    pub written_kilobytes: u64,
+    /// Full and empty map of the NAT, if the flag is set and the maps belong to this checkpoint.
+    pub nat_bits: Option<(Vec<u8>, Vec<u8>)>,
+    /// The newest version among the heads and copies in the other pack that carry their checksum.
+    pub other_version: Option<CheckpointVer>,
+}
+
+/// The damaged one of a pack's two ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedEnd {
+    /// Its place.
+    pub at: BlockAddr,
+    /// The block that restores it: the other end.
+    pub block: Box<[u8]>,
+}
+
+impl Pack {
+    /// Lets entries override those of the NAT, as a journal does.
+    pub fn override_nat(&mut self, entries: &BTreeMap<Nid, NatEntry>) {
+        let mut journal: BTreeMap<Nid, NatEntry> = self.nat_journal.drain(..).collect();
+        journal.extend(entries);
+        self.nat_journal = journal.into_iter().collect();
+    }
+}
+
+/// Checks both packs and returns the one that counts.
+pub fn check(io: &Io, geometry: &Geometry, sb: &Superblock, report: &mut Report) -> Option<Pack> {
+    let raws = [0, 1].map(|number| RawPack::read(io, geometry, number));
+    let pack = Packs { io, geometry, sb, raws }.choose(report)?;
+    flags(&pack, sb.features, report);
+    Some(pack)
+}
+
+fn text(error: &Error) -> String {
+    match error {
+        Error::Corrupt { what, .. } => what.to_string(),
+        error => error.to_string(),
+    }
+}
+
+/// A pack that was complete: its end is written last.
+struct Complete {
+    number: u8,
+    head: PackEnd,
+    /// The end that is damaged, if one is, and the finding that restores it.
+    damaged: Option<(DamagedEnd, Finding)>,
+}
+
+impl Complete {
+    /// Returns true if the pack can be used beside a newer one. A copy in a pack whose head is damaged may be left from an
+    /// earlier checkpoint.
+    fn precedes(&self, newer: &Complete) -> bool {
+        self.damaged.is_none() || self.head.version.0.wrapping_add(1) == newer.head.version.0
+    }
+}
+
+/// Both packs, and what leads from them to their tables.
+struct Packs<'a> {
+    io: &'a Io,
+    geometry: &'a Geometry,
+    sb: &'a Superblock,
+    raws: [RawPack; 2],
+}
+
+impl Packs<'_> {
+    fn raw(&self, number: u8) -> &RawPack {
+        &self.raws[usize::from(number)]
+    }
+
+    /// Reads the pack that counts: the newest complete one whose numbers are possible. If its head is damaged, Linux
+    /// falls back to the older pack; here that counts only if its tables give more.
+    fn choose(&self, report: &mut Report) -> Option<Pack> {
+        let [mut newer, mut older] = [0, 1].map(|number| self.complete(number));
+        let version = |pack: &Option<Complete>| pack.as_ref().map(|complete| complete.head.version);
+        if newest(version(&newer), version(&older)) == Some(1) {
+            std::mem::swap(&mut newer, &mut older);
+        }
+        let Some(newer) = newer.or_else(|| self.without_end()) else {
+            for number in [0, 1] {
+                let error = self.raw(number).whole().expect_err("no pack is complete");
+                report.add(Finding::new(Kind::PackUnreadable, Place::Checkpoint(number), text(&error)));
+            }
+            return None;
+        };
+        let older = older.filter(|older| older.precedes(&newer));
+        if let Some(better) = older.as_ref().filter(|older| self.gives_more(older, &newer, report)) {
+            return self.take(better, report);
+        }
+        let pack = self.take(&newer, report);
+        match (pack, older) {
+            (None, Some(older)) => self.take(&older, report),
+            (pack, _) => {
+                self.broken(1 - newer.number, newer.head.version).into_iter().for_each(|it| report.add(it));
+                pack
+            }
+        }
+    }
+
+    /// Returns a pack if it has its end. A damaged head comes back from there.
+    fn complete(&self, number: u8) -> Option<Complete> {
+        let raw = self.raw(number);
+        let error = match raw.whole() {
+            Ok(head) => return Some(Complete { number, head, damaged: None }),
+            Err(error) => error,
+        };
+        if raw.end(0).is_ok() {
+            return None;
+        }
+        let (block, head) = raw.newest_copy()?;
+        let known = format!("{}; the copy of its head at its end is whole, and newest", text(&error));
+        let finding = Finding::new(Kind::PackUnreadable, Place::Checkpoint(number), known)
+            .repaired_by("copy the end of the pack over its head")
+            .with_certainty(Certainty::Certain);
+        let block = raw.blocks(block..block + 1).ok()?.into();
+        let end = DamagedEnd { at: self.geometry.pack(number), block };
+        Some(Complete { number, head, damaged: Some((end, finding)) })
+    }
+
+    /// Returns the newest pack that has only its head, if no pack has its end: it may be unfinished. A pack that is
+    /// certainly unfinished is left out.
+    fn without_end(&self) -> Option<Complete> {
+        let head = |number: u8| {
+            let raw = self.raw(number);
+            let head = raw.end(0).ok()?;
+            // The end is written last: an older one is that of an earlier checkpoint.
+            let is_unfinished =
+                raw.end(head.pack_blocks - 1).is_ok_and(|copy| head.version.is_after(copy.version));
+            (!is_unfinished).then_some(head)
+        };
+        let heads = [0, 1].map(head);
+        let number = newest(heads[0].map(|head| head.version), heads[1].map(|head| head.version))?;
+        let (raw, head) = (self.raw(number), heads[usize::from(number)]?);
+        let known = format!("{}; the end of no pack is whole", text(&raw.whole().err()?));
+        let finding = Finding::new(Kind::PackUnreadable, Place::Checkpoint(number), known)
+            .repaired_by("take the pack as complete, and copy its head over its end")
+            .with_certainty(Certainty::Unclear);
+        let at = BlockAddr(self.geometry.pack(number).0 + head.pack_blocks - 1);
+        let end = DamagedEnd { at, block: raw.blocks(0..1).ok()?.into() };
+        Some(Complete { number, head, damaged: Some((end, finding)) })
+    }
+
+    /// Returns true if the tables of the older pack give more than those of a newer one whose head is damaged, and
+    /// reports that.
+    fn gives_more(&self, older: &Complete, newer: &Complete, report: &mut Report) -> bool {
+        if newer.damaged.is_none() {
+            return false;
+        }
+        let [from, to] = [older, newer].map(|complete| self.read(complete, &mut Report::default()));
+        let (Some(from), Some(to)) = (from, to) else { return false };
+        let Comparison { newer_nodes, older_nodes } = comparison::compare(self.io, self.geometry, &from, &to);
+        if older_nodes <= newer_nodes {
+            return false;
+        }
+        let known = format!(
+            "its head is damaged, and its journals do not fit its tables: {older_nodes} nodes are missing or older than \
+             in pack {}, {newer_nodes} are newer",
+            older.number
+        );
+        let finding = Finding::new(Kind::PackUnreadable, Place::Checkpoint(newer.number), known);
+        report.add(finding.with_certainty(Certainty::Unclear));
+        true
+    }
+
+    /// Tells a pack that a power cut left unfinished from a damaged one: it has the version that follows `good`. `None`
+    /// for a whole pack.
+    fn broken(&self, number: u8, good: CheckpointVer) -> Option<Finding> {
+        let raw = self.raw(number);
+        let error = raw.whole().err()?;
+        let version = raw.start().map(|start| start.version);
+        let follows =
+            version.is_some_and(|version| version.0 == good.0.wrapping_add(1) && !raw.has_copy(version));
+        let kind = if follows { Kind::PackUnfinished } else { Kind::PackUnreadable };
+        // The pack may have been complete, and newer: then the older one lacks its changes.
+        let is_newer = raw.newest_version().is_some_and(|version| version.is_after(good));
+        let certainty = match (follows, is_newer) {
+            (true, _) => Certainty::Likely,
+            (false, true) => Certainty::Unclear,
+            (false, false) => Certainty::Certain,
+        };
+        Some(Finding::new(kind, Place::Checkpoint(number), text(&error)).with_certainty(certainty))
+    }
+
+    /// Reads a pack, and reports that an end of it is restored.
+    fn take(&self, complete: &Complete, report: &mut Report) -> Option<Pack> {
+        if let Some((_, finding)) = &complete.damaged {
+            report.add(finding.clone());
+        }
+        self.read(complete, report)
+    }
+
+    fn read(&self, complete: &Complete, report: &mut Report) -> Option<Pack> {
+        let (number, sb) = (complete.number, self.sb);
+        let (raw, at, size) = (self.raw(number), Place::Checkpoint(number), sb.block_size.bytes());
+        let damaged_end = complete.damaged.as_ref().map(|(end, _)| end.clone());
+        let bytes = match &damaged_end {
+            Some(end) if end.at == self.geometry.pack(number) => {
+                raw.blocks(1..complete.head.pack_blocks).map(|rest| [&end.block[..], rest].concat().into())
+            }
+            _ => raw.blocks(0..complete.head.pack_blocks).map(Cow::Borrowed),
+        };
+        let checkpoint = bytes.and_then(|bytes| {
+            let head = bytes.get(..size * (1 + sb.cp_payload as usize));
+            let head = head.ok_or_else(|| Error::corrupt(at, "the pack is too short for its payload"))?;
+            let checkpoint = Checkpoint::check(head, sb, number)?;
+            let data_blocks = data_summary_blocks(&checkpoint, self.geometry);
+            let wanted = data_blocks + 3 * usize::from(checkpoint.has_node_summaries());
+            if ((checkpoint.pack_blocks - 1 - checkpoint.summaries_start) as usize) < wanted {
+                let what = format!("the pack is too short for the {wanted} blocks of its summaries");
+                return Err(Error::corrupt(at, what));
+            }
+            Ok((bytes, checkpoint, data_blocks))
+        });
+        let (bytes, checkpoint, data_blocks) = match checkpoint {
+            Ok(read) => read,
+            Err(error) => {
+                report.add(Finding::new(Kind::CheckpointInvalid, at, text(&error)));
+                return None;
+            }
+        };
+        let parts = Parts { geometry: self.geometry, sb, number, checkpoint: &checkpoint, bytes: &bytes };
+        let (nat_journal, sit_journal) = parts.journals(report);
+        Some(Pack {
+            number,
+            damaged_end,
+            nat_journal,
+            sit_journal,
+            orphans: parts.orphans(report),
+            summaries: parts.summaries(data_blocks),
+            written_kilobytes: parts.written_kilobytes(data_blocks),
+            nat_bits: parts.nat_bits(raw),
+            other_version: self.raw(1 - number).newest_version(),
+            checkpoint,
+        })
+    }
+}
+
+/// Findings that follow from the flags alone.
+fn flags(pack: &Pack, features: Features, report: &mut Report) {
+    let (flags, at) = (pack.checkpoint.flags, Place::Checkpoint(pack.number));
+    let set = |of: [(Flags, &'static str); 2]| {
+        of.into_iter().filter(|(flag, _)| flags.has(*flag)).map(|(_, name)| name).collect::<Vec<_>>()
+    };
+    let asks = set([(Flags::ERROR, "error"), (Flags::FSCK, "fsck")]);
+    if !asks.is_empty() {
+        report.add(Finding::new(Kind::CheckpointError, at, format!("flags: {}", asks.join(", "))));
+    }
+    if !flags.has(Flags::UMOUNT) {
+        let known = format!("checkpoint {} was not written by an unmount", pack.checkpoint.version.0);
+        report.add(Finding::new(Kind::NotUnmounted, at, known));
+    }
+    if flags.has(Flags::RESIZEFS) {
+        report.add(Finding::new(Kind::ResizeUnfinished, at, "the flag resizefs is set"));
+    }
+    let disabled = set([(Flags::DISABLED, "disabled"), (Flags::DISABLED_QUICK, "disabled_quick")]);
+    if !disabled.is_empty() {
+        report.add(Finding::new(Kind::CheckpointDisabled, at, format!("flags: {}", disabled.join(", "))));
+    }
+    if flags.has(Flags::QUOTA_NEED_FSCK) && features.has(Features::QUOTA) {
+        report.add(Finding::new(Kind::QuotaAsks, at, "the flag quota_need_fsck is set"));
+    }
+}
