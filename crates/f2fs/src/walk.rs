@@ -17,8 +17,8 @@ use crate::{
 
 /// Maximum number of damaged parts of one directory that are reported one by one.
 const DAMAGE_MAX: usize = 64;
-/// Maximum depth of nested directories. It bounds the length of paths.
-const DEPTH_MAX: usize = 16_384;
+/// Maximum number of nested directories. It bounds the length of paths.
+pub const DEPTH_MAX: usize = 16_384;
 
 /// A walk of directories. See the module. It holds no volume, so the caller can change the volume between
 /// steps.

@@ -9,8 +9,6 @@ use crate::{
 
 /// Size of the nonce of a file in bytes.
 pub const NONCE_BYTES: usize = 16;
-/// Size of the longest context in bytes, that of version 2.
-pub const CONTEXT_BYTES_MAX: usize = V2_BYTES;
 
 const V1_BYTES: usize = 28;
 const V2_BYTES: usize = 40;

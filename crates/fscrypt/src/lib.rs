@@ -33,7 +33,7 @@ mod context;
 mod file;
 mod key;
 
-pub use context::{CONTEXT_BYTES_MAX, Context, IvScheme, KeyName, Mode, NONCE_BYTES};
+pub use context::{Context, IvScheme, KeyName, Mode, NONCE_BYTES};
 pub use file::{FileCipher, Purpose, Volume};
 pub use key::{DESCRIPTOR_BYTES, IDENTIFIER_BYTES, KEY_BYTES_MAX, KEY_BYTES_MIN, Key, Keyring};
 

@@ -128,7 +128,7 @@ pub fn beside_linux(out: &mut impl Write) -> Result<()> {
         interrupt::check()?;
         let small = volume.copy_to(&work.path().join(format!("{n}-small")))?;
         let mut open = Engine::open(small.device()?, Options::read_only())?;
-        let first_bytes = open.superblock().blocks << open.superblock().block_size.log();
+        let first_bytes = open.superblock().volume_bytes();
         let least = smallest_bytes(&mut open).with_context(|| volume.name.clone())?;
         drop(open);
         let shrunk = small.resize(least).with_context(|| format!("{}, shrunk", volume.name))?;

@@ -87,45 +87,24 @@ mod tests {
         time::Duration,
     };
 
-    use block::{Geometry, MemoryDevice};
+    use block::{Hooked, MemoryDevice, Verb};
 
     use super::*;
 
-    /// A device that counts flushes, and calls `act` with the number of each.
-    struct Counting<F> {
-        inner: MemoryDevice,
-        flushes: AtomicU64,
-        act: F,
-    }
-
-    impl<F: Fn(u64) -> io::Result<()> + Send + Sync> Counting<F> {
-        fn new(act: F) -> Counting<F> {
-            Counting { inner: MemoryDevice::new(4096), flushes: AtomicU64::new(0), act }
-        }
-    }
-
-    impl<F: Fn(u64) -> io::Result<()> + Send + Sync> Device for Counting<F> {
-        fn geometry(&self) -> Geometry {
-            self.inner.geometry()
-        }
-        fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
-            self.inner.read(offset_bytes, buf)
-        }
-        fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
-            self.inner.write(offset_bytes, buf)
-        }
-        fn flush(&self) -> io::Result<()> {
-            (self.act)(self.flushes.fetch_add(1, Ordering::Relaxed))
-        }
-        fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
-            self.inner.discard(offset_bytes, length_bytes)
-        }
+    /// Returns a device that calls `act` with the number of each flush.
+    fn counting(act: impl Fn(u64) -> io::Result<()> + Send + Sync) -> impl Device {
+        let flushes = AtomicU64::new(0);
+        Hooked::new(MemoryDevice::new(4096), move |verb, _| match verb {
+            Verb::Flush => act(flushes.fetch_add(1, Ordering::Relaxed)),
+            _ => Ok(()),
+        })
     }
 
     #[test]
     fn many_share_a_flush() {
-        let about_to_flush = Barrier::new(16);
-        let device = Counting::new(|number| {
+        let (about_to_flush, flushes) = (Barrier::new(16), AtomicU64::new(0));
+        let device = counting(|number| {
+            flushes.store(number + 1, Ordering::Relaxed);
             if number == 0 {
                 about_to_flush.wait();
                 thread::sleep(Duration::from_millis(20));
@@ -142,10 +121,10 @@ mod tests {
                 });
             }
         });
-        let flushes = device.flushes.load(Ordering::Relaxed);
-        assert!((2..16).contains(&flushes), "{flushes} flushes for 16");
+        let shared = flushes.load(Ordering::Relaxed);
+        assert!((2..16).contains(&shared), "{shared} flushes for 16");
         flusher.flush(&device).unwrap();
-        assert_eq!(device.flushes.load(Ordering::Relaxed), flushes + 1, "no other caller shares it");
+        assert_eq!(flushes.load(Ordering::Relaxed), shared + 1, "no other caller shares it");
     }
 
     /// The device loses writes during the first flush, reports them to it, and has no other failure.
@@ -154,7 +133,7 @@ mod tests {
         let (begun, has_begun) = mpsc::channel();
         let (end, ended) = mpsc::channel();
         let (begun, ended) = (Mutex::new(begun), Mutex::new(ended));
-        let device = Counting::new(|number| {
+        let device = counting(|number| {
             if number > 0 {
                 return Ok(());
             }
@@ -177,13 +156,13 @@ mod tests {
 
     #[test]
     fn a_flush_that_panics_ends_as_failed() {
-        let device = Counting::new(|_| panic!("a fault in a flush"));
+        let device = counting(|_| panic!("a fault in a flush"));
         let flusher = Flusher::default();
         assert!(catch_unwind(AssertUnwindSafe(|| flusher.flush(&device))).is_err());
         {
             let state = flusher.lock();
             assert_eq!((state.begun, state.ended), (1, 1), "later calls would wait forever");
         }
-        assert!(flusher.flush(&Counting::new(|_| Ok(()))).is_err());
+        assert!(flusher.flush(&counting(|_| Ok(()))).is_err());
     }
 }

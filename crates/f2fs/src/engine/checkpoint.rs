@@ -166,13 +166,6 @@ impl Engine {
         result
     }
 
-    /// Writes all dirty pages and nodes to their logs, and the pending runs of the logs to the device.
-    pub(super) fn write_back(&mut self) -> Result<()> {
-        self.files_mut().write_pages()?;
-        self.nodes_mut().write_nodes()?;
-        self.segments_mut().write_logs()
-    }
-
     /// Writes all blocks of a checkpoint except the last one, which it returns. Until that is written, the
     /// previous checkpoint counts, and all of this can be repeated.
     fn prepare(&mut self, reason: Reason) -> Result<Prepared> {

@@ -196,7 +196,8 @@ impl Engine {
 
     fn clean_all(&mut self, mut cleaning: Cleaning) -> Result<Cleaned> {
         self.start()?;
-        self.write_back()?;
+        let pending = self.write_back_then(Scope::Everything, AfterWriteBack::End)?;
+        self.complete(pending)?;
         while self.clean_slice(&mut cleaning, u32::MAX)? {}
         if cleaning.cleaned.sections > 0 {
             self.write_checkpoint(Reason::Sync)?;
@@ -254,14 +255,12 @@ impl Engine {
     }
 
     fn free_and_clean(&mut self, step: SpaceStep) -> Result<Option<PendingSync>> {
-        if step == SpaceStep::Free {
-            let sections = self.segments_mut().section_counts()?;
-            if checkpoint_for_space(sections, self.segments().turnover().freed_blocks) {
-                return self.checkpoint_for(SpaceStep::Clean);
-            }
-        }
         if step != SpaceStep::End {
             let sections = self.segments_mut().section_counts()?;
+            let freed_blocks = self.segments().turnover().freed_blocks;
+            if step == SpaceStep::Free && checkpoint_for_space(sections, freed_blocks) {
+                return self.checkpoint_for(SpaceStep::Clean);
+            }
             let missing = (sections.least_free + 1).saturating_sub(sections.free).min(FOREGROUND_SECTIONS);
             if missing > 0 {
                 let cleaning =

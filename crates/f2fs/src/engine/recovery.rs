@@ -141,8 +141,7 @@ impl Engine {
     }
 
     fn chain_start(&self) -> BlockAddr {
-        let log = self.disk().checkpoint().logs[SegmentType::WarmNode.index()];
-        self.geometry().block(log.segment, log.offset)
+        self.geometry().next_block(self.disk().checkpoint().logs[SegmentType::WarmNode.index()])
     }
 
     /// The chain's node at an address, or `None` at the end of the chain: another block, or a node that was

@@ -72,8 +72,9 @@ impl Transaction<'_> {
     /// Has the volume admit the change, and gives access to the layers that make it.
     pub(super) fn step(&mut self) -> Result<Step<'_>> {
         self.engine.admit_change()?;
-        self.engine.nodes_mut().quota_mut().set_limits(self.caller.limits);
-        Ok(Step { engine: &mut *self.engine, caller: self.caller })
+        let mut step = Step { engine: &mut *self.engine, caller: self.caller };
+        step.set_limits(self.caller.limits);
+        Ok(step)
     }
 
     /// Undoes one [`Engine::hold`] in memory. Returns true if the inode is to be removed now.
@@ -107,18 +108,24 @@ impl Step<'_> {
 
     /// Ends this step and begins the next one.
     pub(super) fn renew(&mut self) -> Result<()> {
-        self.engine.nodes_mut().quota_mut().set_limits(Limits::Exempt);
-        self.engine.admit_change()?;
-        self.engine.nodes_mut().quota_mut().set_limits(self.caller.limits);
-        Ok(())
+        self.exempt(Engine::admit_change)
     }
 
     /// Frees space for the rest of the operation, by a checkpoint if necessary.
     pub(super) fn free_space(&mut self) -> Result<()> {
-        self.engine.nodes_mut().quota_mut().set_limits(Limits::Exempt);
-        let freed = self.engine.free_space();
-        self.engine.nodes_mut().quota_mut().set_limits(self.caller.limits);
-        freed
+        self.exempt(Engine::free_space)
+    }
+
+    /// Has the volume do work of its own, such as a checkpoint, which is subject to no limit.
+    fn exempt(&mut self, work: impl FnOnce(&mut Engine) -> Result<()>) -> Result<()> {
+        self.set_limits(Limits::Exempt);
+        let result = work(self.engine);
+        self.set_limits(self.caller.limits);
+        result
+    }
+
+    fn set_limits(&mut self, limits: Limits) {
+        self.engine.nodes_mut().quota_mut().set_limits(limits);
     }
 
     /// Runs a change of the quota files, which the engine itself writes.
@@ -130,6 +137,6 @@ impl Step<'_> {
 impl Drop for Step<'_> {
     fn drop(&mut self) {
         // The volume's own work, such as a checkpoint, is subject to no limit.
-        self.engine.nodes_mut().quota_mut().set_limits(Limits::Exempt);
+        self.set_limits(Limits::Exempt);
     }
 }

@@ -44,6 +44,8 @@ pub(super) enum Scope {
 
 /// The work that follows a write-back.
 pub(super) enum AfterWriteBack {
+    /// Nothing: everything is written.
+    End,
     /// Writes the other blocks of a checkpoint, which the second step follows.
     Checkpoint(Reason, Then),
     /// Cleans sections.
@@ -111,6 +113,7 @@ impl Engine {
 
     fn go_on_after_write_back(&mut self, next: AfterWriteBack) -> Result<Option<PendingSync>> {
         match next {
+            AfterWriteBack::End => Ok(None),
             AfterWriteBack::Checkpoint(reason, then) => self.go_on_with_checkpoint(reason, then),
             AfterWriteBack::Clean(cleaning) => Ok(Some(self.pending(Work::Yield, Then::Clean(cleaning)))),
             AfterWriteBack::UpkeepOfNodes(crowding) => self.upkeep_of_nodes(crowding),

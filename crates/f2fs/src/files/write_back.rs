@@ -19,11 +19,6 @@ impl Files {
         self.options().dirty_bytes() / self.geometry().block_size.bytes()
     }
 
-    /// Writes all dirty pages, as far as [`write_dirty_page`](Self::write_dirty_page) does.
-    pub(crate) fn write_pages(&mut self) -> Result<()> {
-        self.dirty_pages().into_iter().try_for_each(|(ino, block)| self.write_dirty_page(ino, block))
-    }
-
     /// The files and blocks of all dirty pages, in the order of write-back.
     pub(crate) fn dirty_pages(&self) -> Vec<(Ino, u64)> {
         self.pages.keys()
@@ -55,7 +50,7 @@ impl Files {
         !self.disk().superblock().is_quota_ino(ino) && !self.pages.is_needed(ino, block)
     }
 
-    /// Writes the pages that [`write_pages`](Self::write_pages) left, or returns the error that keeps them
+    /// Writes the pages that [`write_dirty_page`](Self::write_dirty_page) left, or returns the error that keeps them
     /// waiting.
     pub(crate) fn write_waiting(&mut self) -> Result<()> {
         self.pages.keys().into_iter().try_for_each(|(ino, block)| self.write_page(ino, block))

@@ -321,6 +321,12 @@ pub struct Superblock {
 }
 
 impl Superblock {
+    /// Size of the volume in bytes, all its devices together.
+    #[must_use]
+    pub fn volume_bytes(&self) -> u64 {
+        self.blocks << self.block_size.log()
+    }
+
     /// Copies of each SIT block: half of the area's blocks.
     #[must_use]
     pub fn sit_blocks(&self) -> u32 {

@@ -115,9 +115,8 @@ impl NewVolume {
 }
 
 /// Makes the quota files of a plan.
-fn quotas(plan: &Plan) -> impl Iterator<Item = (QuotaKind, Ino)> + use<> {
-    let inos = plan.superblock.quota_inos;
-    QuotaKind::ALL.into_iter().zip(inos).filter(|(_, ino)| ino.0 != 0)
+fn quotas(plan: &Plan) -> impl Iterator<Item = (QuotaKind, Ino)> {
+    QuotaKind::ALL.into_iter().filter_map(|kind| Some((kind, plan.superblock.quota_ino(kind)?)))
 }
 
 /// Zeroes the places whose old content could be taken for metadata: everything before the SIT, and the first

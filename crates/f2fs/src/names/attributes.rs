@@ -179,7 +179,7 @@ impl Names {
         if inode.has_flag(flag::IMMUTABLE | flag::APPEND) {
             return Err(Error::NotPermitted);
         }
-        let old = self.xattr_stream(&inode)?;
+        let old = self.nodes().xattr_stream(&inode)?;
         let (room, had_node) = (xattr_room(&inode), inode.xattr_nid() != Nid::NULL);
         let inline_room = inode.inline_xattrs().len();
         drop(inode);

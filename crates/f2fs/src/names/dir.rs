@@ -33,7 +33,7 @@ use crate::{
 /// Bit of the superblock's encoding flags: names are found by their hash only, without a linear search.
 const NO_LINEAR_FALLBACK: u16 = 2;
 /// Bit of the superblock's encoding flags: names that are not valid UTF-8 are refused.
-pub(super) const STRICT: u16 = 1;
+const STRICT: u16 = 1;
 
 /// A block of a directory with its number.
 type NumberedBlock<'a> = (u64, Cow<'a, [u8]>);
@@ -213,14 +213,24 @@ impl Names {
             return Err(Error::NameTooLong);
         }
         if dir.has_flag(flag::CASEFOLD) && !dots {
-            if let Some(folded) = fold(name) {
+            if let Some(folded) = self.folded(name)? {
                 return Ok(Some(Wanted::Folded { hash: name_hash(&folded), folded, cipher: None }));
-            }
-            if self.superblock().encoding_flags & STRICT != 0 {
-                return Err(Error::Invalid("the name is not valid UTF-8".into()));
             }
         }
         Ok(Some(Wanted::Exact { hash: name_hash(name), name: Cow::Borrowed(name) }))
+    }
+
+    /// Returns the folded form of a name; `None` if it has none and counts as bytes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it has none and the volume admits only valid UTF-8.
+    pub(super) fn folded(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        match fold(name) {
+            None if self.superblock().encoding_flags & STRICT != 0 => {
+                Err(Error::Invalid("the name is not valid UTF-8".into()))
+            }
+            folded => Ok(folded),
+        }
     }
 
     /// Searches the buckets that the hash of a name selects. Damage does not hide intact entries: its error
@@ -292,7 +302,7 @@ impl Names {
     fn find_all_strays(&self, dir: &NodeBlock, wanted: &Wanted<'_>) -> Result<Option<Found>> {
         let (ino, end) = (dir.ino(), self.dir_end(dir));
         let (mut strays, mut found, mut damage, mut next) = (Some(Strays::new()), None, None, 0);
-        let mut seen = SeenBlocks::default();
+        let (mut seen, naming) = (SeenBlocks::default(), self.naming(dir)?);
         while strays.is_some() || found.is_none() {
             let walked = match self.next_dir_block(dir, next..end, &mut seen) {
                 Ok(None) => break,
@@ -307,7 +317,7 @@ impl Names {
                     here.and_then(|here| {
                         found = found.or(here);
                         let Some(some) = &mut strays else { return Ok(()) };
-                        self.add_strays(dir, &area, block, some)?;
+                        self.add_strays((dir, &naming), &area, block, some)?;
                         strays = strays.take().filter(|strays| self.strays.has_room(strays));
                         Ok(())
                     })
@@ -334,12 +344,11 @@ impl Names {
     /// Adds the stray names of a block of a directory to `strays`.
     fn add_strays<B: AsRef<[u8]>>(
         &self,
-        dir: &NodeBlock,
+        (dir, naming): (&NodeBlock, &Naming),
         area: &Dentries<B>,
         block: u64,
         strays: &mut Strays,
     ) -> Result<()> {
-        let naming = self.naming(dir)?;
         for entry in area.entries() {
             let entry = entry?;
             let hash = naming.hash(dir, &entry);

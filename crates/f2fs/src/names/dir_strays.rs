@@ -25,6 +25,11 @@ const NAME_BYTES: usize = 32;
 /// Hash and block of each stray name of a directory.
 pub(super) type Strays = BTreeSet<(u32, u64)>;
 
+/// Memory for the stray names of one directory in bytes.
+fn bytes_of(strays: &Strays) -> usize {
+    DIR_BYTES + strays.len() * NAME_BYTES
+}
+
 /// The stray names of the directories that were walked, shared by readers.
 pub(super) struct DirStrays {
     known: Mutex<Known>,
@@ -53,16 +58,16 @@ impl DirStrays {
 
     /// Returns true if the stray names of one directory fit into the memory for all.
     pub(super) fn has_room(&self, strays: &Strays) -> bool {
-        DIR_BYTES + strays.len() * NAME_BYTES <= self.most_bytes
+        bytes_of(strays) <= self.most_bytes
     }
 
     /// Records all stray names of a directory.
     pub(super) fn learn(&self, dir: Ino, strays: Strays) {
         let mut known = self.lock();
         known.forget(dir);
-        known.make_room(DIR_BYTES + strays.len() * NAME_BYTES, self.most_bytes);
+        known.make_room(bytes_of(&strays), self.most_bytes);
         if self.has_room(&strays) {
-            known.bytes += DIR_BYTES + strays.len() * NAME_BYTES;
+            known.bytes += bytes_of(&strays);
             known.dirs.insert(dir, strays);
         }
     }
@@ -90,7 +95,7 @@ impl DirStrays {
 impl Known {
     fn forget(&mut self, dir: Ino) {
         if let Some(strays) = self.dirs.remove(&dir) {
-            self.bytes -= DIR_BYTES + strays.len() * NAME_BYTES;
+            self.bytes -= bytes_of(&strays);
         }
     }
 

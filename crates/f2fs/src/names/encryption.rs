@@ -6,7 +6,7 @@ use fscrypt::FileCipher;
 
 use super::{
     Names,
-    dir::{Found, NameHash, STRICT, Wanted},
+    dir::{Found, NameHash, Wanted},
     hidden_name,
 };
 use crate::{
@@ -45,9 +45,7 @@ impl Naming {
         let is_valid = !name.iter().any(|byte| matches!(byte, b'/' | 0));
         (is_valid && (is_plain || !matches!(&*name, b"." | b".."))).then_some(name)
     }
-}
 
-impl Naming {
     /// Returns the hash by which a search looks for a name of a directory. The hash that is stored with it may differ, and
     /// is returned if that of the name is not known.
     pub(super) fn hash(&self, dir: &NodeBlock, entry: &Dentry<'_>) -> u32 {
@@ -105,13 +103,7 @@ impl Names {
             let stored = cipher.encrypt_name(name, NAME_MAX);
             return Ok(stored.map(|name| Wanted::Exact { hash: name_hash(&name), name: Cow::Owned(name) }));
         }
-        let folded = match fold(name) {
-            Some(folded) => folded,
-            None if self.superblock().encoding_flags & STRICT != 0 => {
-                return Err(Error::Invalid("the name is not valid UTF-8".into()));
-            }
-            None => name.to_vec(),
-        };
+        let folded = self.folded(name)?.unwrap_or_else(|| name.to_vec());
         let hash = cipher.name_hash(&folded).ok_or_else(|| {
             let what = "a directory that folds case, with an encryption policy of version 1";
             Error::corrupt(Place::Inode(dir.ino()), what)

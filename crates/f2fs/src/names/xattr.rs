@@ -5,7 +5,6 @@ use crate::{
     Error, Place, Result,
     format::{
         acl::Acl,
-        node::NodeBlock,
         xattr::{self, index},
     },
     units::Ino,
@@ -24,7 +23,7 @@ impl Names {
 
     /// The full names of all attributes visible to programs, in the order in which they are stored.
     pub(crate) fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        let stream = self.xattr_stream(&*self.nodes().inode(ino)?)?;
+        let stream = self.nodes().xattr_stream(&*self.nodes().inode(ino)?)?;
         let mut names = Vec::new();
         for entry in xattr::entries(&stream, Place::Xattr(ino))? {
             names.extend(entry?.full_name());
@@ -34,7 +33,7 @@ impl Names {
 
     /// All attributes visible to programs, with their values.
     pub(crate) fn xattrs(&self, ino: Ino) -> Result<Xattrs> {
-        let stream = self.xattr_stream(&*self.nodes().inode(ino)?)?;
+        let stream = self.nodes().xattr_stream(&*self.nodes().inode(ino)?)?;
         let mut found = Vec::new();
         for entry in xattr::entries(&stream, Place::Xattr(ino))? {
             let entry = entry?;
@@ -50,7 +49,7 @@ impl Names {
         let inode = self.nodes().inode(ino)?;
         let (mut found, mut damage) = (Vec::new(), Vec::new());
         // Without the xattr node, the entries in the inode are still complete, except possibly the last one.
-        let stream = self.xattr_stream(&inode).unwrap_or_else(|error| {
+        let stream = self.nodes().xattr_stream(&inode).unwrap_or_else(|error| {
             damage.push(error);
             inode.inline_xattrs().to_vec()
         });
@@ -83,11 +82,6 @@ impl Names {
     /// see.
     pub(crate) fn stored_xattr(&self, ino: Ino, index: u8, name: &[u8]) -> Result<Option<Vec<u8>>> {
         self.nodes().stored_xattr(&*self.nodes().inode(ino)?, index, name)
-    }
-
-    /// All attributes as one stream: the inline area, then the xattr node.
-    pub(super) fn xattr_stream(&self, inode: &NodeBlock) -> Result<Vec<u8>> {
-        self.nodes().xattr_stream(inode)
     }
 }
 

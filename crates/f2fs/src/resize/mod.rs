@@ -55,7 +55,7 @@ pub fn resize(
         return Ok(plan);
     };
     let first = Plan::new(&mut volume, first_bytes)?;
-    let old_blocks_bytes = volume.superblock().blocks << volume.superblock().block_size.log();
+    let old_blocks_bytes = volume.superblock().volume_bytes();
     match grow_in_two_steps(open, volume, &first, bytes, tell) {
         Ok(last) => Ok(Plan { old_bytes: plan.old_bytes, ..last }),
         Err(error) => {

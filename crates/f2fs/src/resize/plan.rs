@@ -91,8 +91,7 @@ impl Plan {
 
     /// Refuses a device that is too small for the new size, of which a part at the end may remain unused.
     pub(super) fn require_device(&self, device_bytes: u64) -> Result<()> {
-        let volume_bytes = |sb: &Superblock| sb.blocks << sb.block_size.log();
-        let needed = self.layouts.iter().map(|layout| volume_bytes(&layout.superblock)).max();
+        let needed = self.layouts.iter().map(|layout| layout.superblock.volume_bytes()).max();
         let needed = needed.expect("a plan has a layout");
         match needed <= device_bytes {
             true => Ok(()),

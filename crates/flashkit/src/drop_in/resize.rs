@@ -50,7 +50,7 @@ fn run(parser: Parser) -> Result<Done> {
     add_devices(&mut call, &device, &superblock)?;
     let mut places = vec![device.clone()];
     if let Some(bytes) = new_bytes(&device, options.sectors)? {
-        let old_bytes = superblock.blocks << superblock.block_size.log();
+        let old_bytes = superblock.volume_bytes();
         if bytes < old_bytes && options.direction == Direction::Grow {
             bail!(
                 "{}: {bytes} bytes are less than the {old_bytes} of the volume; -s shrinks it",

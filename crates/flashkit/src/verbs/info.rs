@@ -109,7 +109,7 @@ impl Info {
             unknown_feature_bits: sb.features.unknown(),
             block_bytes,
             sector_bytes: 1 << sb.log_sector_bytes,
-            volume_bytes: bytes(sb.blocks),
+            volume_bytes: sb.volume_bytes(),
             segments: sb.segments,
             segments_per_section: sb.segments_per_section,
             sections_per_zone: sb.sections_per_zone,

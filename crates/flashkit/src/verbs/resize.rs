@@ -216,11 +216,6 @@ impl Opened<'_> {
     }
 }
 
-/// Size of a volume in bytes, all its devices together.
-fn volume_bytes(superblock: &Superblock) -> u64 {
-    superblock.blocks << superblock.block_size.log()
-}
-
 /// Resizes a volume.
 pub fn run(args: &Args) -> Result<()> {
     let image = args.image.image.display().to_string();
@@ -285,7 +280,7 @@ fn after_failure(
     error: anyhow::Error,
 ) -> anyhow::Error {
     let Ok(superblock) = opened.superblock() else { return error };
-    let (has, had) = (volume_bytes(&superblock), volume_bytes(old));
+    let (has, had) = (superblock.volume_bytes(), old.volume_bytes());
     if has <= opened.devices.bytes_before() + old_length {
         // The file may keep its new length; the reason of the failure is more important.
         let _ = opened.cut(old_length);

@@ -151,7 +151,7 @@ impl FileSystem {
         }
         let mut volume = self.write_lock()?;
         let block_size = volume.geometry().block_size;
-        let volume_bytes = volume.superblock().blocks << block_size.log();
+        let volume_bytes = volume.superblock().volume_bytes();
         // As in Linux (`f2fs_trim_fs`).
         if range.start >= volume_bytes || range.length < block_size.bytes() as u64 {
             return Err(Errno::INVAL);

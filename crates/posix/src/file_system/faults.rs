@@ -12,7 +12,7 @@ use std::{
     thread,
 };
 
-use block::{Device, Geometry, MemoryDevice};
+use block::{Device, Hooked, MemoryDevice, Verb};
 use f2fs::{
     engine::{Engine, NewNode, Options},
     format::checkpoint::Flags,
@@ -27,33 +27,8 @@ use crate::{Caller, Errno, SyncScope};
 
 const ROOT_USER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 
-/// A device whose flushes panic on demand.
-struct Panics {
-    inner: Arc<MemoryDevice>,
-    in_flushes: AtomicBool,
-}
-
-impl Device for Panics {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.inner.read(offset_bytes, buf)
-    }
-    fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
-        self.inner.write(offset_bytes, buf)
-    }
-    fn flush(&self) -> io::Result<()> {
-        assert!(!self.in_flushes.load(Ordering::Relaxed), "a fault in a flush");
-        self.inner.flush()
-    }
-    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
-        self.inner.discard(offset_bytes, length_bytes)
-    }
-}
-
-/// A volume with an empty file on a [`Panics`] device.
-fn with_panics() -> (Arc<Panics>, FileSystem, Ino) {
+/// A volume with an empty file on a device whose flushes panic while the switch is on.
+fn with_panics() -> (Arc<AtomicBool>, FileSystem, Ino) {
     let inner = Arc::new(MemoryDevice::new(64 << 20));
     let mut volume = format(&inner, "");
     let root = volume.superblock().root_ino;
@@ -61,21 +36,26 @@ fn with_panics() -> (Arc<Panics>, FileSystem, Ino) {
         volume.begin(f2fs::engine::Caller::ADMIN).create(root, b"file", &NewNode::new(0o100_644)).unwrap();
     volume.unmount().unwrap();
     drop(volume);
-    let device = Arc::new(Panics { inner, in_flushes: AtomicBool::new(false) });
-    let fs = mounted(Engine::open(device.clone(), Options::new(Time::default)).unwrap());
-    (device, fs, ino)
+    let switch = Arc::new(AtomicBool::new(false));
+    let is_on = switch.clone();
+    let device = Hooked::new(inner, move |verb, _| {
+        assert!(verb != Verb::Flush || !is_on.load(Ordering::Relaxed), "a fault in a flush");
+        Ok(())
+    });
+    let fs = mounted(Engine::open(Arc::new(device), Options::new(Time::default)).unwrap());
+    (switch, fs, ino)
 }
 
 /// Calls `act` while flushes panic, and expects it to panic.
-fn panics_in_a_flush<T>(device: &Panics, act: impl FnOnce() -> T) {
-    device.in_flushes.store(true, Ordering::Relaxed);
+fn panics_in_a_flush<T>(switch: &AtomicBool, act: impl FnOnce() -> T) {
+    switch.store(true, Ordering::Relaxed);
     assert!(catch_unwind(AssertUnwindSafe(act)).is_err(), "it does not flush");
-    device.in_flushes.store(false, Ordering::Relaxed);
+    switch.store(false, Ordering::Relaxed);
 }
 
 #[test]
 fn after_a_panic_in_a_shared_flush_every_request_is_refused() {
-    let (device, fs, ino) = with_panics();
+    let (switch, fs, ino) = with_panics();
     let write = |data: &[u8]| fs.write(ROOT_USER, ino, 0, data, WriteMode::default()).unwrap();
     fs.lookup(fs.root().unwrap(), b"file").unwrap();
     assert_eq!(fs.get_xattr(ino, b"user.x"), Err(Errno::NODATA));
@@ -83,7 +63,7 @@ fn after_a_panic_in_a_shared_flush_every_request_is_refused() {
     write(b"x");
     fs.fsync(ino, SyncScope::Everything).unwrap();
     write(b"y");
-    panics_in_a_flush(&device, || fs.fsync(ino, SyncScope::Everything));
+    panics_in_a_flush(&switch, || fs.fsync(ino, SyncScope::Everything));
     assert_eq!(fs.stat(ino).map(drop), Err(Errno::IO));
     assert_eq!(fs.get_xattr(ino, b"user.x"), Err(Errno::IO));
     assert_eq!(fs.list_xattrs(ROOT_USER, ino), Err(Errno::IO));
@@ -94,41 +74,11 @@ fn after_a_panic_in_a_shared_flush_every_request_is_refused() {
 
 #[test]
 fn an_unmount_after_one_that_panicked_fails() {
-    let (device, fs, ino) = with_panics();
+    let (switch, fs, ino) = with_panics();
     fs.write(ROOT_USER, ino, 0, b"x", WriteMode::default()).unwrap();
-    panics_in_a_flush(&device, || fs.unmount());
+    panics_in_a_flush(&switch, || fs.unmount());
     assert!(fs.failure().is_some());
     assert!(fs.unmount().is_err(), "the volume was not left clean");
-}
-
-/// A device that holds up a flush and lets it fail. Like a block device of Linux, it reports lost writes to one flush only:
-/// all others succeed.
-struct Loses {
-    inner: Arc<MemoryDevice>,
-    /// For the flush that is held up: tells that it has begun, and that it is to end.
-    held_up: Mutex<Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>>,
-}
-
-impl Device for Loses {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.inner.read(offset_bytes, buf)
-    }
-    fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
-        self.inner.write(offset_bytes, buf)
-    }
-    fn flush(&self) -> io::Result<()> {
-        let held_up = self.held_up.lock().unwrap().take();
-        let Some((begun, end)) = held_up else { return self.inner.flush() };
-        begun.send(()).unwrap();
-        end.recv().unwrap();
-        Err(io::Error::other("lost writes"))
-    }
-    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
-        self.inner.discard(offset_bytes, length_bytes)
-    }
 }
 
 /// Fsyncs a file, and calls `act` with another one while the flush of that fsync runs, which then fails. Returns the result
@@ -144,14 +94,24 @@ fn beside_a_flush_that_fails(
     });
     volume.checkpoint().unwrap();
     drop(volume);
-    let device = Arc::new(Loses { inner, held_up: Mutex::default() });
-    let fs = mounted(Engine::open(device.clone(), Options::new(Time::default)).unwrap());
+    let ((begun, has_begun), (end, ended)) = (mpsc::channel(), mpsc::channel());
+    let (holds_up, ended) = (Arc::new(AtomicBool::new(false)), Mutex::new(ended));
+    let is_held_up = holds_up.clone();
+    // Like a block device of Linux, it reports lost writes to one flush only: all others succeed.
+    let device = Hooked::new(inner, move |verb, _| {
+        if verb != Verb::Flush || !is_held_up.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        begun.send(()).unwrap();
+        ended.lock().unwrap().recv().unwrap();
+        Err(io::Error::other("lost writes"))
+    });
+    let fs = mounted(Engine::open(Arc::new(device), Options::new(Time::default)).unwrap());
     let write = |ino: Ino| fs.write(ROOT_USER, ino, 0, b"x", WriteMode::default()).unwrap();
     let version = || fs.quiet_read_lock().unwrap().last_checkpoint().version;
     let before = version();
-    let ((begun, has_begun), (end, ended)) = (mpsc::channel(), mpsc::channel());
     write(one);
-    *device.held_up.lock().unwrap() = Some((begun, ended));
+    holds_up.store(true, Ordering::Relaxed);
     let (first, second) = thread::scope(|scope| {
         let first = scope.spawn(|| fs.fsync(one, SyncScope::Everything));
         has_begun.recv().unwrap();

@@ -72,7 +72,7 @@ impl Made {
             uuid: Uuid::from_bytes(sb.uuid).to_string(),
             label: sb.label.clone(),
             features: sb.features.names().collect(),
-            volume_bytes: sb.blocks * block_bytes as u64,
+            volume_bytes: sb.volume_bytes(),
             block_bytes,
             segments: sb.segments,
             segments_per_section: sb.segments_per_section,
