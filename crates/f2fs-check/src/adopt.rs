@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use f2fs::{
     Place,
     engine::{Geometry, Io},
-    format::{BLOCKS_PER_SEGMENT, nat::NatEntry, node::NodeFooter, sit},
+    format::{BLOCKS_PER_SEGMENT, checkpoint::RESERVED_NIDS, nat::NatEntry, node::NodeFooter, sit},
     units::{BlockAddr, Nid},
 };
 use rustc_hash::FxHashMap;
@@ -24,9 +24,6 @@ use crate::{
     summaries::Summaries,
     table::{Table, fact},
 };
-
-/// First nid of the nodes that the volume's users make.
-const FIRST_NID: u32 = 3;
 
 /// Finds the nodes that the NAT has lost, and returns their entries.
 pub fn find(
@@ -56,9 +53,9 @@ pub fn find(
         read_runs(io, unnamed, |addr, (), bytes| {
             let Ok(bytes) = bytes else { return };
             let footer = NodeFooter::of(bytes);
-            let is_possible = footer.nid.0 >= FIRST_NID && footer.nid < geometry.nids_end();
+            let is_possible = footer.nid.0 >= RESERVED_NIDS && footer.nid < geometry.nids_end();
             let is_owner = summaries.owner(io, addr).is_some_and(|owned| owned.owner.nid == footer.nid);
-            if !is_possible || !is_owner || footer.ino.0 < FIRST_NID || candidates.len() >= ODD_MAX {
+            if !is_possible || !is_owner || footer.ino.0 < RESERVED_NIDS || candidates.len() >= ODD_MAX {
                 return;
             }
             let stored = table.find(footer.nid);

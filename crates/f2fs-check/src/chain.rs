@@ -19,8 +19,7 @@ impl Checker<'_> {
         if self.superblock.features.has(Features::RO) {
             return;
         }
-        let log = self.checkpoint.logs[SegmentType::WarmNode.index()];
-        let start = self.geometry.block(log.segment, log.offset);
+        let start = self.geometry.next_block(self.checkpoint.logs[SegmentType::WarmNode.index()]);
         let (mut addr, mut mark, mut steps, mut limit) = (start, None, 0u64, 1u64);
         let (mut nodes, mut wrong) = (0u64, false);
         while let Some(node) = self.chain_node(addr) {

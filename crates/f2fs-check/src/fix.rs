@@ -5,6 +5,8 @@ use f2fs::{
     units::{BlockAddr, Ino, Nid, SegNo},
 };
 
+use crate::Content;
+
 /// A place in a node: byte `at` of node `nid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Slot {
@@ -68,10 +70,8 @@ pub enum Fix {
     Mend(Ino, Option<FileType>),
     /// Computes the summary of a segment anew.
     Summary(SegNo),
-    /// Moves the nodes in a segment of data to other segments.
-    MoveNodes(SegNo),
-    /// Moves the data in a segment of nodes to other segments.
-    MoveData(SegNo),
+    /// Moves the blocks of this content out of a segment.
+    MoveOut(SegNo, Content),
     /// Enters an inode into the orphan list.
     Orphan(Ino),
     /// Takes an inode out of the orphan list.

@@ -56,3 +56,4 @@ pub use kind::Kind;
 pub(crate) use loss::Loss;
 pub use progress::{Progress, Stage};
 pub use report::{Report, Sums};
+pub use segments::Content;

@@ -5,6 +5,7 @@ use f2fs::{
     engine::{Geometry, Io},
     format::{
         BLOCKS_PER_SEGMENT, TableCopy, bits,
+        checkpoint::RESERVED_NIDS,
         nat::{self, NatEntry},
     },
     units::{BlockAddr, Nid},
@@ -17,8 +18,6 @@ use crate::{
     table::{Table, fact},
 };
 
-/// First nid of the nodes that the volume's users make; the ones below are reserved.
-const FIRST_NID: u32 = 3;
 /// Address in the reserved entries.
 const RESERVED_ADDR: u32 = 1;
 
@@ -120,7 +119,7 @@ impl Reading<'_> {
     }
 
     fn entry(&mut self, nid: Nid, entry: NatEntry) {
-        if nid.0 < FIRST_NID {
+        if nid.0 < RESERVED_NIDS {
             self.reserved(nid, entry);
             return;
         }

@@ -72,10 +72,7 @@ impl Checker<'_> {
             return;
         }
         for kind in QuotaKind::ALL {
-            let ino = self.superblock.quota_inos[kind.index()];
-            if ino.0 == 0 {
-                continue;
-            }
+            let Some(ino) = self.superblock.quota_ino(kind) else { continue };
             match self.inode_of(ino) {
                 Some(inode) if !inode.last_name().is_empty() => {
                     let known = format!(

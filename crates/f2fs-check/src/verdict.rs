@@ -292,10 +292,11 @@ impl Checker<'_> {
                 Place::Sit(segment),
                 format!("{nodes} nodes and {data} blocks of data"),
             );
-            self.fix(match self.segments.content(segment) {
-                Some(Content::Node) => Fix::MoveData(segment),
-                _ => Fix::MoveNodes(segment),
-            });
+            let fewer = match self.segments.content(segment) {
+                Some(Content::Node) => Content::Data,
+                _ => Content::Node,
+            };
+            self.fix(Fix::MoveOut(segment, fewer));
         }
     }
 

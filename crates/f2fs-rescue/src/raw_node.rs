@@ -3,6 +3,7 @@
 use f2fs::{
     format::{
         BlockSize, FileType, NAME_MAX,
+        checkpoint::RESERVED_NIDS,
         inode::{advise, raw::InodeHead},
         node::NodeFooter,
         node_path::NodeKind,
@@ -11,8 +12,6 @@ use f2fs::{
 };
 use zerocopy::FromBytes;
 
-/// First nid that files have; the ones below are reserved.
-const FIRST_NID: u32 = 3;
 /// Maximum ratio of a volume to its truncated image.
 const TRUNCATED_MAX: u64 = 16;
 /// Nanoseconds in a second.
@@ -39,7 +38,7 @@ impl Limits {
 /// Returns the footer of a block that looks like a node.
 pub(crate) fn footer(bytes: &[u8], size: BlockSize, limits: Limits) -> Option<NodeFooter> {
     let footer = NodeFooter::of(bytes);
-    let in_range = |nid: u32| (FIRST_NID..limits.nids_end).contains(&nid);
+    let in_range = |nid: u32| (RESERVED_NIDS..limits.nids_end).contains(&nid);
     if !in_range(footer.nid.0) || !in_range(footer.ino.0) {
         return None;
     }

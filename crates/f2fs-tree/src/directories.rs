@@ -3,10 +3,9 @@
 
 use std::collections::HashMap;
 
-use f2fs::{Error, Result};
+use f2fs::{Error, Result, walk::DEPTH_MAX};
 
-/// Maximum number of nested directories, which is also that of the walks through a volume.
-const DEPTH_MAX: usize = 16_384;
+use crate::path::components;
 
 /// A directory of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,11 +91,6 @@ impl<T> Directories<T> {
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|node| &node.value)
     }
-}
-
-/// The names on a path; none for the root.
-pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

@@ -2,14 +2,14 @@
 //!
 //! A pattern without a slash is compared with the name of each entry, at any depth. A pattern with a slash at its
 //! start or in its middle is compared with the path from the root of the tree. A slash at the end restricts a pattern
-//! to directories. A directory that is left out takes everything in it along. The root itself always stays.
+//! to directories. A directory is left out with everything in it. The root itself always stays.
 
 use f2fs::{Error, Result};
 use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::{Kind, path::split};
 
-/// The part of an entry in a tree.
+/// Kinds of entries that patterns distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A directory, which can have entries of its own.
@@ -84,7 +84,7 @@ impl Exclusion {
         Ok(Exclusion { any: any?, directories: directories? })
     }
 
-    /// Returns the patterns in a text, one a line. Empty lines and lines that start with `#` are none.
+    /// Returns the patterns in a text, one per line, without empty lines and lines that begin with `#`.
     pub fn lines(text: &str) -> impl Iterator<Item = &str> {
         let lines = text.lines().map(|line| line.strip_suffix('\r').unwrap_or(line));
         lines.filter(|line| !line.is_empty() && !line.starts_with('#'))
@@ -95,7 +95,7 @@ impl Exclusion {
         self.any.is_empty() && self.directories.is_empty()
     }
 
-    /// Returns true if a pattern matches an entry. Directories above it are not considered.
+    /// Returns true if a pattern matches an entry itself, not a directory above it.
     pub(crate) fn matches(&self, path: &[u8], role: Role) -> bool {
         !path.is_empty() && (self.any.has(path) || role == Role::Directory && self.directories.has(path))
     }

@@ -16,9 +16,9 @@ use f2fs::{
 
 use crate::{
     Entry, Kind, Metadata, Need, NeedCounter, Run, Source, Transform,
-    directories::{Directories, DirectoryId, components},
+    directories::{Directories, DirectoryId},
     need::Rooms,
-    path::split,
+    path::{components, split},
 };
 
 /// Bytes of a file read and written at once.

@@ -26,8 +26,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     Entry, Kind, Metadata,
-    directories::{Directories, DirectoryId, components},
-    path::split,
+    directories::{Directories, DirectoryId},
+    path::{components, split},
 };
 
 /// Space that a tree takes.

@@ -17,9 +17,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     Entry, Exclusion, Kind, Metadata, Run, Source,
-    directories::{Directories, DirectoryId, components},
+    directories::{Directories, DirectoryId},
     exclude::Role,
-    path::split,
+    path::{components, split},
 };
 
 /// A source with its name for messages.
@@ -86,13 +86,21 @@ impl Overlay {
 
     fn add(&mut self, layer: usize, entry: &Entry, names: &[String]) -> Result<()> {
         let role = Role::from(&entry.kind);
+        let is_excluded = self.exclusion.covers(&entry.path, role);
+        let is_missing = is_excluded || self.is_replaced(layer, &entry.path);
         match &entry.kind {
-            Kind::HardLink { to } => self.add_link(layer, &entry.path, to)?,
             Kind::Directory => {}
-            _ if self.is_given(layer, &entry.path) => {}
-            _ => _ = self.moved.entry((layer, entry.path.clone())).or_default(),
+            Kind::HardLink { to } => {
+                let first = self.first_name(layer, to).to_vec();
+                match is_missing {
+                    true => _ = self.unlinked.insert((layer, entry.path.clone()), first),
+                    false => self.add_link(layer, &entry.path, &first)?,
+                }
+            }
+            _ if is_missing => _ = self.moved.entry((layer, entry.path.clone())).or_default(),
+            _ => {}
         }
-        if self.exclusion.covers(&entry.path, role) {
+        if is_excluded {
             return Ok(());
         }
         if role == Role::Directory {
@@ -121,21 +129,18 @@ impl Overlay {
         Ok(())
     }
 
-    /// Notes a further name of a file if it, or the first name, is not part of the tree. An archive may link to a file
-    /// of the layers below, whose content it does not have.
-    fn add_link(&mut self, layer: usize, path: &[u8], to: &[u8]) -> Result<()> {
-        let first = self.first_name(layer, to).to_vec();
-        if !self.is_given(layer, path) {
-            self.unlinked.insert((layer, path.to_vec()), first);
-        } else if !self.is_given(layer, &first) {
-            let what = || {
-                let (path, first) = (printable::path(path), printable::path(&first));
-                format!("{path}: hard link to {first}, which is replaced or left out")
-            };
-            let mover = self.moved.get_mut(&(layer, first.clone()));
-            let mover = mover.ok_or_else(|| Error::Invalid(what().into()))?;
-            mover.get_or_insert_with(|| path.to_vec());
+    /// Lets a further name of a file take the place of the first name if that is not part of the tree. An archive may
+    /// link to a file of the layers below, whose content it does not have.
+    fn add_link(&mut self, layer: usize, path: &[u8], first: &[u8]) -> Result<()> {
+        if self.is_given(layer, first) {
+            return Ok(());
         }
+        let Some(mover) = self.moved.get_mut(&(layer, first.to_vec())) else {
+            let (path, first) = (printable::path(path), printable::path(first));
+            let what = format!("{path}: hard link to {first}, which is replaced or left out");
+            return Err(Error::Invalid(what.into()));
+        };
+        mover.get_or_insert_with(|| path.to_vec());
         Ok(())
     }
 
@@ -166,9 +171,14 @@ impl Overlay {
 
     /// Returns true if an entry of a layer that is not a directory is part of the tree.
     fn is_given(&self, layer: usize, path: &[u8]) -> bool {
+        !self.exclusion.covers(path, Role::Leaf) && !self.is_replaced(layer, path)
+    }
+
+    /// Returns true if a layer above has an entry of this path that is not a directory.
+    fn is_replaced(&self, layer: usize, path: &[u8]) -> bool {
         let (parent, name) = split(path);
         let above = self.upper.find(parent).and_then(|parent| self.upper.get(parent).leaves.get(name));
-        !self.exclusion.covers(path, Role::Leaf) && above.is_none_or(|above| *above <= layer)
+        above.is_some_and(|above| *above > layer)
     }
 }
 
@@ -209,8 +219,9 @@ impl<'s, L: Iterator<Item = Box<dyn Source + 's>>> OverlaySource<'s, L> {
             return Some(entry);
         }
         let mover = |path: &[u8]| overlay.moved.get(&(self.layer, path.to_vec()))?.as_ref();
+        let is_given = overlay.is_given(self.layer, &entry.path);
         if let Kind::HardLink { to } = &mut entry.kind {
-            if !overlay.is_given(self.layer, &entry.path) {
+            if !is_given {
                 return None;
             }
             let first = overlay.first_name(self.layer, to);
@@ -219,7 +230,7 @@ impl<'s, L: Iterator<Item = Box<dyn Source + 's>>> OverlaySource<'s, L> {
                 return None;
             }
             *to = first.to_vec();
-        } else if !overlay.is_given(self.layer, &entry.path) {
+        } else if !is_given {
             entry.path.clone_from(mover(&entry.path)?);
         }
         Some(entry)

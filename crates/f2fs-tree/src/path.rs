@@ -19,6 +19,16 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
+/// Returns the path of a name in a directory.
+pub(crate) fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
+}
+
+/// The names on a path; none for the root.
+pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
+}
+
 /// Returns true if `path` is the directory `dir` or lies in it.
 pub(crate) fn is_inside(path: &[u8], dir: &[u8]) -> bool {
     dir.is_empty()

@@ -2,7 +2,7 @@
 
 use f2fs::{
     Error, Result, engine,
-    format::superblock::Features,
+    format::{checkpoint::RESERVED_NIDS, superblock::Features},
     mkfs::{DeviceSize, Options, Plan},
 };
 
@@ -48,10 +48,8 @@ fn plan(options: &Options, bytes: u64) -> Result<Plan> {
 }
 
 fn holds(plan: &Plan, blocks: u64, nodes: u64) -> bool {
-    /// nids 0 to 2 are not nodes.
-    const RESERVED: u64 = 3;
     let nids = u64::from(plan.superblock.nat_blocks()) * plan.superblock.block_size.nat_entries() as u64;
-    plan.user_blocks >= blocks && nids - RESERVED >= nodes
+    plan.user_blocks >= blocks && nids - u64::from(RESERVED_NIDS) >= nodes
 }
 
 /// Space for the volume itself: quota files and lost+found. For each further id, a quota file has at most

@@ -11,7 +11,7 @@ pub use owner_map::OwnerMap;
 
 use f2fs::{Result, units::Time};
 
-use crate::Entry;
+use crate::{Entry, path::components};
 
 /// Changes to apply, in the order of the fields. An unset field changes nothing.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl Transform {
 
     /// Returns the path with the mount point, from the root, with a leading slash.
     fn known_path(&self, path: &[u8]) -> Vec<u8> {
-        let parts = self.mount_point.split(|byte| *byte == b'/').chain([path]);
+        let parts = components(&self.mount_point).chain([path]);
         let mut known = Vec::new();
         for part in parts.filter(|part| !part.is_empty()) {
             known.push(b'/');

@@ -6,6 +6,7 @@ use f2fs::{
     Error, Place, Result,
     format::{
         FileType,
+        checkpoint::RESERVED_NIDS,
         nat::{self, NatEntry},
         node::{NodeBlock, NodeFooter, NodeFormat},
     },
@@ -22,9 +23,6 @@ use crate::{
     Fix, NewBlock, Slot, bitmap::Bitmap, nodes::set_footer, reader::parse_node, segments::Content,
     segments::Segments,
 };
-
-/// First nid of the nodes that the volume's users make.
-const FIRST_NID: u32 = 3;
 
 /// Applies the changes of nodes and blocks to a state in place. Returns the changes of its tables.
 ///
@@ -81,8 +79,7 @@ impl Edits<'_> {
             }
             Fix::Free(nid) => self.free(nid),
             Fix::Summary(segment) => drop(changes.summaries.insert(segment)),
-            Fix::MoveNodes(segment) => drop(changes.leaving.insert(segment, Content::Node)),
-            Fix::MoveData(segment) => drop(changes.leaving.insert(segment, Content::Data)),
+            Fix::MoveOut(segment, content) => drop(changes.leaving.insert(segment, content)),
             Fix::Orphan(ino) => drop(changes.orphans.insert(ino)),
             Fix::NoOrphan(ino) => drop(changes.no_orphans.insert(ino)),
             _ => {}
@@ -166,7 +163,7 @@ impl Edits<'_> {
                 let nid = self.free_nids;
                 self.free_nids = Nid(nid.0 + 1);
                 let is_free = nat::entry(&block, slot).is_free() && self.tables.nat_entry(nid).is_free();
-                if nid.0 >= FIRST_NID && nid < end && is_free && !self.changes.nat.contains_key(&nid) {
+                if nid.0 >= RESERVED_NIDS && nid < end && is_free && !self.changes.nat.contains_key(&nid) {
                     return Some(nid);
                 }
             }

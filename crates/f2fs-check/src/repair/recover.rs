@@ -10,7 +10,6 @@ use f2fs::{
         block_size::NODE_FOOTER_BYTES,
         node::{NodeFooter, NodeFormat},
         orphan,
-        sit::SegmentType,
     },
     units::{BlockAddr, Ino, Time},
 };
@@ -119,8 +118,7 @@ fn cut_before(overlay: &Overlaid, device: &Arc<dyn Device>, finding: &Finding) -
 /// Ends the chain at the node that leads back.
 fn cut_loop(overlay: &Overlaid, device: &Arc<dyn Device>) -> Option<()> {
     let tables = Tables::read(device.clone()).ok()?;
-    let log = tables.pack.checkpoint.logs[SegmentType::WarmNode.index()];
-    let mut addr = tables.geometry.block(log.segment, log.offset);
+    let mut addr = tables.chain_start();
     let mut seen = HashSet::new();
     loop {
         seen.insert(addr);

@@ -9,10 +9,10 @@ use f2fs::{
     format::{
         TableCopy,
         nat::{self, NatEntry},
-        sit::{ENTRY_BYTES, SitEntry},
+        sit::{ENTRY_BYTES, SegmentType, SitEntry},
         superblock::Superblock,
     },
-    units::{Nid, SegNo},
+    units::{BlockAddr, Nid, SegNo},
 };
 
 use crate::{
@@ -47,6 +47,11 @@ impl Tables {
         let pack = packs::check(&io, &geometry, &superblock, &mut report)
             .ok_or_else(|| Error::corrupt(Place::Checkpoint(0), "no checkpoint pack is usable"))?;
         Ok(Tables { io, superblock, geometry, pack })
+    }
+
+    /// The block at which the chain of fsynced nodes begins.
+    pub fn chain_start(&self) -> BlockAddr {
+        self.geometry.next_block(self.pack.checkpoint.logs[SegmentType::WarmNode.index()])
     }
 
     /// The current copy of a NAT block; `None` if it cannot be read.
@@ -95,11 +100,11 @@ impl Tables {
     }
 
     /// Type of a segment in its SIT entry; that of an empty segment if it is none.
-    pub fn segment_type(&self, segment: SegNo, stored: &[u8]) -> f2fs::format::sit::SegmentType {
+    pub fn segment_type(&self, segment: SegNo, stored: &[u8]) -> SegmentType {
         let journaled = self.pack.sit_journal.iter().find(|(number, _)| *number == segment);
         let bytes = journaled.map_or(stored, |(_, bytes)| &bytes[..]);
         let word = bytes.get(..2).map_or(0, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
-        let kind = f2fs::format::sit::SegmentType::ALL.get(usize::from(word >> 10)).copied();
+        let kind = SegmentType::ALL.get(usize::from(word >> 10)).copied();
         kind.unwrap_or(SitEntry::EMPTY.kind)
     }
 }

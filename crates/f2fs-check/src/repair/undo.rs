@@ -17,7 +17,7 @@ use std::{
 use block::{Device, Request, Verb};
 use f2fs::{
     Place,
-    format::{crc::crc, node::NodeFooter, sit::SegmentType},
+    format::{crc::crc, node::NodeFooter},
 };
 
 use super::tables::Tables;
@@ -250,8 +250,7 @@ impl Undo {
         if found != pack.new || pack.old == pack.new {
             return None;
         }
-        let position = tables.pack.checkpoint.logs[SegmentType::WarmNode.index()];
-        let addr = tables.geometry.block(position.segment, position.offset);
+        let addr = tables.chain_start();
         let node = tables.io.read_block(addr, Place::Block(addr)).ok()?;
         let is_fsynced = tables.pack.checkpoint.is_written_after(NodeFooter::of(&node).cp_ver);
         is_fsynced.then_some(u64::from(addr.0) << log)

@@ -36,7 +36,7 @@ use super::{Owners, Replacement, shown};
 use crate::{
     Entry, Kind, Metadata,
     export::{Loss, Sink},
-    path::{check_components, is_inside, split},
+    path::{check_components, components, is_inside, joined, split},
     transform::capability,
 };
 
@@ -454,7 +454,7 @@ impl DirSink {
     /// Opens a directory below the root, component by component and without following links.
     fn open_below(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let mut at = host::openat(&self.root_fd, c".", SEARCH, Mode::empty())?;
-        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        for name in components(path) {
             at = host::openat(&at, name, SEARCH, Mode::empty())?;
         }
         Ok(at)
@@ -557,10 +557,6 @@ pub fn make_private(folder: impl AsFd, name: &Path) -> io::Result<OwnedFd> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
     Ok(made)
-}
-
-fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
 fn id(stat: &Stat) -> (u64, u64) {

@@ -29,7 +29,10 @@ use rustix::{
 };
 
 use super::shown;
-use crate::{Entry, Exclusion, HostId, Kind, Metadata, Run, Source, Xattr, entry::storable, exclude::Role};
+use crate::{
+    Entry, Exclusion, HostId, Kind, Metadata, Run, Source, Xattr, entry::storable, exclude::Role,
+    path::joined,
+};
 
 /// Buffer size in bytes for listing a directory.
 const LISTING_BYTES: usize = 64 << 10;
@@ -234,11 +237,7 @@ impl DirSource {
     /// Returns the entry of a name in the top directory, or None if it is skipped.
     fn entry_of(&mut self, name: CString) -> Result<Option<Entry>> {
         let parent = self.path.len();
-        let mut path = self.path.clone();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name.to_bytes());
+        let path = joined(&self.path, name.to_bytes());
         let stat =
             host::statat(self.top(), &name, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| self.failed(&path, e))?;
         let mut meta = metadata(&stat);

@@ -19,7 +19,7 @@ use super::{
     pax,
     sparse::{self, RANGES_MAX, gnu},
 };
-use crate::{Entry, Kind, Metadata, Names, Run, Source, Xattr, entry::storable};
+use crate::{Entry, Kind, Metadata, Names, Run, Source, Xattr, entry::storable, path::components};
 
 /// Maximum length of a path or link target in bytes. No Linux program creates longer ones.
 const PATH_BYTES_MAX: u64 = 1 << 16;
@@ -456,9 +456,8 @@ impl<R: Read> TarSource<R> {
         if path.contains(&0) {
             return Err(refused("contains a NUL"));
         }
-        let components = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
         let mut clean = Vec::with_capacity(path.len());
-        for name in components {
+        for name in components(path).filter(|name| *name != b".") {
             if name == b".." {
                 return Err(refused("points outside the archive"));
             }

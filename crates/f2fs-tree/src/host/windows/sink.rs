@@ -21,7 +21,7 @@ use super::{super::Owners, super::shown, name};
 use crate::{
     Entry, Kind, Metadata,
     export::{Loss, Sink},
-    path::{check_components, is_inside, split},
+    path::{check_components, components, is_inside, joined, split},
 };
 
 /// FILE_LIST_DIRECTORY, FILE_READ_ATTRIBUTES and FILE_WRITE_ATTRIBUTES (winnt.h).
@@ -196,7 +196,7 @@ impl DirSink {
             let mut held = Vec::new();
             let mut from = self.stack[0].at.clone();
             let (dir, first) = split(to);
-            for name in dir.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            for name in components(dir) {
                 from.push(name::checked(name).map_err(io::Error::other)?);
                 held.push(hold(&from)?);
             }
@@ -347,10 +347,6 @@ fn refuse_other_spelling(at: &Path) -> io::Result<()> {
     let what =
         format!("Windows takes the name for that of {}, which exists already", printable::message(&own));
     Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
-}
-
-fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
 /// Returns the times of an entry of the tree, if Windows can express them.

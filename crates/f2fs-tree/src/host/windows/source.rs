@@ -11,7 +11,11 @@ use std::{
 use f2fs::{Error, Result, format::NAME_MAX, units::Time};
 
 use super::super::shown;
-use crate::{Entry, Exclusion, Kind, Metadata, Run, Source, exclude::Role};
+use crate::{
+    Entry, Exclusion, Kind, Metadata, Run, Source,
+    exclude::Role,
+    path::{components, joined},
+};
 
 /// Permissions of the entries, which have none on Windows.
 const DIRECTORY_PERMISSIONS: u16 = 0o755;
@@ -99,7 +103,7 @@ impl DirSource {
 
     /// Returns the host's path of an entry.
     fn at(&self, path: &[u8]) -> PathBuf {
-        let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        let names = components(path);
         let names = names.map(|name| std::str::from_utf8(name).expect("names of the host were Unicode"));
         names.fold(self.root.clone(), |at, name| at.join(name))
     }
@@ -129,11 +133,7 @@ impl DirSource {
     /// Returns the entry of a name in the top directory, or None if it is skipped.
     fn entry_of(&mut self, name: &str) -> Result<Option<Entry>> {
         let parent = self.path.len();
-        let mut path = self.path.clone();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name.as_bytes());
+        let path = joined(&self.path, name.as_bytes());
         let at = self.at(&path);
         if self.left_out.contains(&at) {
             return Ok(None);
