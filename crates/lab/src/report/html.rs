@@ -6,9 +6,9 @@ use minijinja::{Environment, context};
 use serde::Serialize;
 
 use super::{
-    Sheet,
+    Lead, Sheet,
     chart::{self, Bar, CAUSES_MAX, Owner, Stack},
-    is_mixed, latency, leads, lines, sheets, shown,
+    is_mixed, latency, leads, lines, sheets, shown, tally,
     verdict::verdicts,
 };
 use crate::{check::Check, experiment::Phase, preset::Preset, record::Record, sample::Sample, wear::Wear};
@@ -98,7 +98,7 @@ struct Leading {
     rival: String,
     figure: String,
     times: String,
-    leads: bool,
+    standing: &'static str,
 }
 
 /// Renders the page of these records.
@@ -110,7 +110,7 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
     let mixed = is_mixed(&sheets);
     let views = (0..sheets.len()).map(|n| view(&sheets, n)).collect::<Result<Vec<_>, _>>()?;
     let leading: Vec<Leading> = sheets.iter().flat_map(leading).collect();
-    let behind = leading.iter().filter(|one| !one.leads).count();
+    let all_leads: Vec<Lead> = sheets.iter().flat_map(leads).collect();
     let verdicts: Vec<_> = verdicts(&sheets)
         .into_iter()
         .map(|it| context! { machine => it.machine, sentences => it.sentences })
@@ -126,7 +126,7 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
     let page = environment.get_template("page.html")?.render(context! {
         views,
         leading,
-        behind,
+        tally => tally(&all_leads),
         verdicts,
         seed => seeds,
         scale => first.map(|record| record.scale),
@@ -361,8 +361,8 @@ fn leading(sheet: &Sheet) -> Vec<Leading> {
             part: format!("{}, {}", lead.part.title, lead.part.unit.sign()),
             ours: lead.ours.map_or("-".into(), shown),
             figure: shown(lead.rival.1),
-            times: format!("{:.2}", lead.times),
-            leads: lead.leads(),
+            times: lead.times.map_or(String::new(), |times| format!("{times:.2}")),
+            standing: lead.standing().word(),
             rival: lead.rival.0,
         })
         .collect()
@@ -424,8 +424,12 @@ mod tests {
         let page = html(&records).unwrap();
         assert_eq!(page.matches("<svg").count(), 3, "a chart a part, and a map");
         assert!(page.contains("7 erases"), "of the map");
-        for wanted in ["On this card (card) use", "prefers-color-scheme", "@media print", "&lt;no&gt; space"]
-        {
+        for wanted in [
+            "On this card (card) no file system is the fastest in all",
+            "prefers-color-scheme",
+            "@media print",
+            "&lt;no&gt; space",
+        ] {
             assert!(page.contains(wanted), "{wanted:?} is not in the page");
         }
         for foreign in ["src=", "@import", "url(", "<script", "<link"] {

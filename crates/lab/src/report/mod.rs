@@ -15,7 +15,7 @@ pub use compare::{Change, compare};
 pub use csv::{csv, wear_csv};
 pub use html::html;
 pub use latency::{Line, lines};
-pub use lead::{Lead, leads};
+pub use lead::{Lead, Standing, leads, tally};
 pub use text::text;
 pub use verdict::{Verdict, verdicts};
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Row, Sheet, is_mixed, leads, lines, shown, verdicts};
+use super::{Row, Sheet, is_mixed, leads, lines, shown, tally, verdicts};
 use crate::{check::Check, preset::Preset};
 
 /// Formats all sheets, the leads and the verdicts.
@@ -73,7 +73,7 @@ fn exact(sheet: &Sheet, out: &mut String) {
     let mut cells: Vec<Vec<String>> = vec![vec![String::new()], vec![String::new()]];
     for part in sheet.parts() {
         cells[0].extend([part.title.to_owned(), String::new(), String::new(), String::new()]);
-        cells[1].extend([part.unit.sign(), "published", "x ext4", "published"].map(str::to_owned));
+        cells[1].extend([part.unit.sign(), "published", "x ext4", "published x"].map(str::to_owned));
     }
     for row in &sheet.rows {
         let mut line = vec![row.name.clone()];
@@ -192,11 +192,11 @@ fn notes(row: &Row, out: &mut String) {
 
 fn lead_table(sheets: &[Sheet], out: &mut String) {
     let mut cells = vec![["", "", "", "flashkit", "best rival", "", "times"].map(str::to_owned).to_vec()];
-    let mut behind = 0;
+    let mut all = Vec::new();
     for sheet in sheets {
         for lead in leads(sheet) {
-            behind += usize::from(!lead.leads());
             let name = format!("{} {}", sheet.experiment.number(), sheet.experiment.name());
+            let times = lead.times.map_or(String::new(), |times| format!("{times:.2}  "));
             cells.push(vec![
                 name,
                 sheet.machine.clone(),
@@ -204,17 +204,17 @@ fn lead_table(sheets: &[Sheet], out: &mut String) {
                 lead.ours.map_or("-".into(), shown),
                 lead.rival.0.clone(),
                 shown(lead.rival.1),
-                format!("{:.2}{}", lead.times, if lead.leads() { "" } else { "  behind" }),
+                times + lead.standing().word(),
             ]);
+            all.push(lead);
         }
     }
-    if cells.len() == 1 {
+    if all.is_empty() {
         return;
     }
     line(out, "Our file system beside the best rival (above 1: ahead)");
-    let parts = cells.len() - 1;
     aligned(&cells, out);
-    line(out, &format!("flashkit is at least as good in {} of {parts} parts", parts - behind));
+    tally(&all).iter().for_each(|sentence| line(out, sentence));
 }
 
 /// Prints columns with their minimum width: names left-aligned, figures right-aligned.
@@ -277,11 +277,11 @@ mod tests {
         let text = text(&sheets(&records));
         for wanted in [
             "2  Write and fsync, 4 KiB records (desktop, card)",
-            "  flashkit        1000          -    2.00          -   100.0          -    0.80          -",
-            "  ext4           500.0      511.8    1.00       1.00   125.0      125.0    1.00       1.00",
+            "  flashkit        1000          -    2.00            -   100.0          -    0.80            -",
+            "  ext4           500.0      511.8    1.00         1.00   125.0      125.0    1.00         1.00",
             "nilfs2: ended early: the run ended early",
             "0.80  behind",
-            "at least as good in 1 of 2 parts",
+            "ahead in 1, tied (within 1 %) in 0 and behind in 1.",
         ] {
             assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Sheet, leads, shown};
+use super::{Row, Sheet, Standing, YARDSTICK, leads, shown};
 use crate::{preset::Preset, systems::OURS};
 
 /// A verdict on one machine.
@@ -28,41 +28,57 @@ pub fn verdicts(sheets: &[Sheet]) -> Vec<Verdict> {
     groups.iter().filter_map(|group| verdict(group)).collect()
 }
 
-/// Standing of a file system over all parts.
+/// A file system over all parts.
 #[derive(Debug, Clone, PartialEq)]
-struct Standing {
+struct Overall {
     name: String,
     /// Geometric mean of its speed relative to ext4.
     mean: f64,
-    /// Number of parts in which no file system is better.
+    /// Number of parts in which no rival is better by more than 1 %.
     firsts: usize,
+}
+
+impl Overall {
+    /// Returns the mean in words.
+    fn pace(&self) -> String {
+        match Standing::of(self.mean) {
+            Standing::Tied => "as fast as ext4".into(),
+            _ => format!("{:.2} times as fast as ext4", self.mean),
+        }
+    }
 }
 
 /// Returns the verdict on sheets of one machine with the same settings.
 fn verdict(sheets: &[&Sheet]) -> Option<Verdict> {
-    let (standings, parts) = standings(sheets);
-    let best = standings.first()?;
+    let (overall, parts) = overall(sheets);
+    let best = overall.first()?;
     let card = &sheets[0].profile;
     let suited = sheets.iter().flat_map(|sheet| &sheet.rows).find(|row| row.name == best.name);
     let options = suited.and_then(|row| row.suited.as_ref()).map_or(String::new(), |it| format!(" ({it})"));
-    let mut sentences = vec![format!(
-        "On this card ({card}) use {}{options}: over {parts} parts it is {:.2} times as fast as ext4 (geometric \
-         mean), and no other file system is faster in {} of them.",
-        best.name, best.mean, best.firsts
-    )];
+    let (name, pace) = (&best.name, best.pace());
+    let mut sentences = vec![match best.firsts == parts {
+        true => format!(
+            "On this card ({card}) use {name}{options}: no other file system is faster in any of {parts} parts, and \
+             over all of them it is {pace} (geometric mean)."
+        ),
+        false => format!(
+            "On this card ({card}) no file system is the fastest in all of {parts} parts, so the choice depends on \
+             those that matter. {name}{options} is the fastest over all of them, {pace} (geometric mean), and no \
+             other file system is faster in {} of them.",
+            best.firsts
+        ),
+    }];
     let is_ours = |name: &str| name.starts_with(OURS);
     if is_ours(&best.name) {
-        if let Some(next) = standings.iter().find(|one| !is_ours(&one.name)) {
-            sentences.push(format!(
-                "Of the kernel's file systems {} comes next, {:.2} times as fast as ext4.",
-                next.name, next.mean
-            ));
+        if let Some(next) = overall.iter().find(|one| !is_ours(&one.name)) {
+            let pace = if next.name == YARDSTICK { String::new() } else { format!(", {}", next.pace()) };
+            sentences.push(format!("Of the kernel's file systems {} comes next{pace}.", next.name));
         }
     }
     let behind: Vec<String> = sheets
         .iter()
         .flat_map(|sheet| leads(sheet).into_iter().map(move |lead| (sheet, lead)))
-        .filter(|(_, lead)| !lead.leads())
+        .filter(|(_, lead)| lead.standing() == Standing::Behind)
         .map(|(sheet, lead)| {
             let Sheet { experiment, .. } = sheet;
             let (rival, figure) = &lead.rival;
@@ -90,34 +106,36 @@ fn verdict(sheets: &[&Sheet]) -> Option<Verdict> {
 }
 
 /// Returns the file systems that have a figure in every part of ext4, the best first, and the number of these
-/// parts.
-fn standings(sheets: &[&Sheet]) -> (Vec<Standing>, usize) {
+/// parts. Both rows of ours are one program, so neither is a rival of the other.
+fn overall(sheets: &[&Sheet]) -> (Vec<Overall>, usize) {
     let mut ratios: BTreeMap<String, Vec<(f64, bool)>> = BTreeMap::new();
     let mut parts = 0;
     for sheet in sheets {
         for (n, part) in sheet.parts().iter().enumerate() {
-            let speed = |row: &super::Row| Some(part.unit.times_as_good(row.sound_figure(n)?.to_ext4?, 1.0));
-            let best = sheet.rows.iter().filter_map(speed).fold(0.0, f64::max);
-            if best > 0.0 {
-                parts += 1;
-            }
+            let speed = |row: &Row| Some(part.unit.times_as_good(row.sound_figure(n)?.to_ext4?, 1.0));
+            let best_but = |row: &Row| {
+                let rivals = sheet.rows.iter().filter(|other| !(row.is_ours() && other.is_ours()));
+                rivals.filter_map(speed).fold(0.0, f64::max)
+            };
+            parts += usize::from(sheet.rows.iter().any(|row| speed(row).is_some()));
             for row in &sheet.rows {
                 if let Some(speed) = speed(row) {
-                    ratios.entry(row.name.clone()).or_default().push((speed, speed >= best));
+                    let is_first = Standing::of(speed / best_but(row)) != Standing::Behind;
+                    ratios.entry(row.name.clone()).or_default().push((speed, is_first));
                 }
             }
         }
     }
     let whole = ratios.into_iter().filter(|(_, of)| of.len() == parts && parts > 0);
-    let mut standings: Vec<Standing> = whole
-        .map(|(name, of)| Standing {
+    let mut overall: Vec<Overall> = whole
+        .map(|(name, of)| Overall {
             name,
             mean: (of.iter().map(|(speed, _)| speed.ln()).sum::<f64>() / of.len() as f64).exp(),
             firsts: of.iter().filter(|(_, first)| *first).count(),
         })
         .collect();
-    standings.sort_by(|a, b| b.mean.total_cmp(&a.mean));
-    (standings, parts)
+    overall.sort_by(|a, b| b.mean.total_cmp(&a.mean));
+    (overall, parts)
 }
 
 #[cfg(test)]
@@ -135,9 +153,27 @@ mod tests {
         ];
         let verdicts = verdicts(&sheets(&records));
         let text = verdicts[0].sentences.join("\n");
-        assert!(text.contains("use flashkit: over 2 parts it is 2.24 times as fast as ext4"), "{text}");
+        assert!(text.contains("flashkit is the fastest over all of them, 2.24 times as fast"), "{text}");
+        assert!(
+            text.contains("faster in 0 of them") && !text.contains("use flashkit"),
+            "it has losses: {text}"
+        );
         assert!(text.contains("f2fs comes next, 1.41 times"), "{text}");
         assert!(text.contains("behind in mount after format (2.00 ms beside 1.00 of nilfs2)"), "{text}");
         assert!(text.contains("Not measured to the end: nilfs2 in mount."), "{text}");
+    }
+
+    #[test]
+    fn only_a_file_system_without_losses_is_recommended() {
+        let records = [
+            record(Experiment::Mount, "flashkit", &[2.0, 20.1]),
+            record(Experiment::Mount, "flashkit-fuse", &[1.5, 30.0]),
+            record(Experiment::Mount, "ext4", &[20.0, 20.0]),
+        ];
+        let verdicts = verdicts(&sheets(&records));
+        let text = verdicts[0].sentences.join("\n");
+        assert!(text.contains("use flashkit: no other file system is faster in any of 2 parts"), "{text}");
+        assert!(text.contains("Of the kernel's file systems ext4 comes next."), "{text}");
+        assert!(!text.contains("behind"), "20.1 and 20.0 are a tie: {text}");
     }
 }
