@@ -7,6 +7,8 @@ use std::{
     sync::OnceLock,
 };
 
+use flash::Profile;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -56,6 +58,12 @@ pub struct Record {
     pub dirty_bytes: Option<(u64, u64)>,
     /// Name of the card's profile, and a digest of its content.
     pub profile: (String, String),
+    /// The card's figures; `None` for a measured directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<Profile>,
+    /// Date and command of the measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<Made>,
     /// Versions of all programs that were involved.
     pub versions: Versions,
     /// The measured parts.
@@ -73,6 +81,26 @@ pub struct Record {
     pub cost_failure: Option<String>,
     /// Wall time of the whole cell, in seconds. It is a cost of the study, not a result.
     pub took_s: f64,
+}
+
+/// Date and command of a measurement.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Made {
+    /// Day in UTC, as YYYY-MM-DD.
+    pub on: String,
+    /// The command line.
+    pub by: String,
+}
+
+impl Made {
+    /// Returns today and the command line of this program.
+    pub fn now() -> Made {
+        let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        let program = words.next().unwrap_or_default();
+        let name = Path::new(&program).file_name().map(|name| name.to_string_lossy().into_owned());
+        let by: Vec<String> = name.into_iter().chain(words).collect();
+        Made { on: Timestamp::now().strftime("%Y-%m-%d").to_string(), by: by.join(" ") }
+    }
 }
 
 /// Versions of the programs of a cell.
@@ -218,10 +246,14 @@ impl Records {
         &self.dir
     }
 
-    /// Returns the path of a cell's record; each age has a separate one.
-    fn path(&self, cell: &Cell, age: Option<Age>) -> PathBuf {
+    /// Returns the path of a cell's record within the directory; each age has a separate one.
+    pub fn name(cell: &Cell, age: Option<Age>) -> String {
         let age = age.map(|age| format!(".aged-{}-{}", age.times, age.full_percent)).unwrap_or_default();
-        self.dir.join("cells").join(format!("{}{age}.json", cell.id()))
+        format!("cells/{}{age}.json", cell.id())
+    }
+
+    fn path(&self, cell: &Cell, age: Option<Age>) -> PathBuf {
+        self.dir.join(Records::name(cell, age))
     }
 
     /// Returns the record of a cell at an age, if it exists and is readable.
@@ -305,6 +337,8 @@ pub(crate) mod tests {
             clock: DEVICE_CLOCK.into(),
             dirty_bytes: None,
             profile: ("card".into(), "0".into()),
+            card: None,
+            made: None,
             versions: Versions::default(),
             phases: experiment.parts().iter().zip(values).map(phase).collect(),
             wear: None,

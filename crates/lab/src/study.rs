@@ -21,7 +21,7 @@ use crate::{
     check::Check,
     experiment::{Experiment, How},
     plan::{Cell, Plan},
-    record::{DEVICE_CLOCK, FORM, INDICATIVE_CLOCK, Record, Records, Versions, digest},
+    record::{DEVICE_CLOCK, FORM, INDICATIVE_CLOCK, Made, Record, Records, Versions, digest},
     stop::Stop,
     systems::{OURS, Setting, suited},
     vm::Failure,
@@ -185,6 +185,8 @@ fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
         clock: if setting.is_indicative() { INDICATIVE_CLOCK } else { DEVICE_CLOCK }.into(),
         dirty_bytes: (!is_ours).then(|| cell.preset.dirty_bytes(&setting.scale)),
         profile: (profile.name.clone(), digest(profile.to_toml().as_bytes()).expect("memory can be read")),
+        card: Some(profile.clone()),
+        made: Some(Made::now()),
         versions: Versions {
             guest_kernel: if is_ours { None } else { kernel() },
             formatter: cell.file_system.formatter_digest(),

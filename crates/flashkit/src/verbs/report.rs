@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
         });
     }
     if let Some(file) = &args.html {
-        return write_page(&records, file);
+        return write_page(&records, &args.study, file);
     }
     if args.csv {
         return render::text(|out| write!(out, "{}", report::csv(&records)));
@@ -54,10 +54,19 @@ pub fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Writes the page of these records.
-pub fn write_page(records: &[Record], file: &Path) -> Result<()> {
-    let page = report::html(records).map_err(|error| anyhow!("cannot make the page: {error}"))?;
+/// Writes the page of these records of a study's directory.
+pub fn write_page(records: &[Record], study: &Path, file: &Path) -> Result<()> {
+    let page = report::html(records, &base(study, file)?);
+    let page = page.map_err(|error| anyhow!("cannot make the page: {error}"))?;
     std::fs::write(file, page).with_context(|| file.display().to_string())
+}
+
+/// Returns the address of a study's directory for a page: relative if the page is in it.
+fn base(study: &Path, file: &Path) -> Result<String> {
+    let real = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let (study, folder) = (real(study)?, real(folder.unwrap_or(Path::new(".")))?);
+    Ok(if study == folder { String::new() } else { format!("{}/", study.display()) })
 }
 
 /// Reads all records of a study. Reports files that are not records.

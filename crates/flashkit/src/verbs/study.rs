@@ -142,7 +142,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let of_plan: Vec<Record> = plan.cells.iter().filter_map(|cell| records.get(cell, plan.age)).collect();
     let all = super::report::read(records.dir())?;
     let page = args.output.join("report.html");
-    super::report::write_page(&all, &page)?;
+    super::report::write_page(&all, records.dir(), &page)?;
     std::fs::write(args.output.join("figures.csv"), report::csv(&all)).with_context(keep)?;
     std::fs::write(args.output.join("wear.csv"), report::wear_csv(&all)).with_context(keep)?;
     notice!("{}: tables and charts of all its results", page.display());

@@ -14,6 +14,8 @@ use plotters::{
     },
 };
 
+use super::ink::Ink;
+
 /// Width of every chart; the page scales it.
 const WIDTH: u32 = 480;
 const BAR_HEIGHT: u32 = 24;
@@ -40,61 +42,6 @@ macro_rules! mesh {
     };
 }
 
-/// A colour of the page. The drawing contains a placeholder colour, which is replaced by the page's variable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ink {
-    Text,
-    Grid,
-    Ours,
-    Rival,
-    Published,
-    Cause(u8),
-}
-
-impl Ink {
-    const ALL: [Ink; 13] = [
-        Ink::Text,
-        Ink::Grid,
-        Ink::Ours,
-        Ink::Rival,
-        Ink::Published,
-        Ink::Cause(0),
-        Ink::Cause(1),
-        Ink::Cause(2),
-        Ink::Cause(3),
-        Ink::Cause(4),
-        Ink::Cause(5),
-        Ink::Cause(6),
-        Ink::Cause(7),
-    ];
-
-    fn number(self) -> u8 {
-        match self {
-            Ink::Text => 1,
-            Ink::Grid => 2,
-            Ink::Ours => 3,
-            Ink::Rival => 4,
-            Ink::Published => 5,
-            Ink::Cause(n) => 16 + n,
-        }
-    }
-
-    fn rgb(self) -> RGBColor {
-        RGBColor(self.number(), 171, 205)
-    }
-
-    fn variable(self) -> String {
-        match self {
-            Ink::Text => "var(--ink)".into(),
-            Ink::Grid => "var(--grid)".into(),
-            Ink::Ours => "var(--ours)".into(),
-            Ink::Rival => "var(--rival)".into(),
-            Ink::Published => "var(--published)".into(),
-            Ink::Cause(n) => format!("var(--cause-{n})"),
-        }
-    }
-}
-
 /// One bar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
@@ -116,19 +63,63 @@ pub struct Bar {
 /// # Errors
 /// Errors of the drawing library.
 pub fn bars(about: &str, bars: &[Bar]) -> Result<String, Box<dyn Error>> {
-    let most = bars.iter().flat_map(|bar| [Some(bar.value), bar.published]).flatten().fold(0.0, f64::max);
-    draw(about, bars.len(), most, |chart| {
+    let axis = axis(bars);
+    let values = bars.iter().flat_map(|bar| [Some(bar.value), bar.published]).flatten();
+    let most = values.map(|value| axis.place(value)).fold(0.0, f64::max);
+    draw(about, bars.len(), most, axis, |chart| {
         for (n, bar) in bars.iter().enumerate() {
             let ink = if bar.is_ours { Ink::Ours } else { Ink::Rival };
             chart.name(n, &bar.name)?;
-            chart.bar(n, 0.0, bar.value, ink)?;
+            chart.bar(n, 0.0, axis.place(bar.value), ink)?;
             if let Some(published) = bar.published {
-                chart.mark(n, published)?;
+                chart.mark(n, axis.place(published))?;
             }
-            chart.label(n, bar.value.max(bar.published.unwrap_or(0.0)), &bar.label)?;
+            chart.label(n, axis.place(bar.value), &bar.label)?;
         }
         Ok(())
     })
+}
+
+/// Ratio of the largest to the smallest figure above which bars have a logarithmic axis.
+const LINEAR_MAX: f64 = 50.0;
+
+/// Axis of the lengths of bars.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Axis {
+    /// Lengths are the figures.
+    Linear,
+    /// Lengths are the powers of ten above this figure.
+    Logarithmic {
+        /// The figure at the start of the bars.
+        from: f64,
+    },
+}
+
+impl Axis {
+    fn place(self, value: f64) -> f64 {
+        match self {
+            Axis::Linear => value,
+            Axis::Logarithmic { from } => (value / from).log10().max(0.0),
+        }
+    }
+
+    fn value(self, place: f64) -> f64 {
+        match self {
+            Axis::Linear => place,
+            Axis::Logarithmic { from } => from * 10f64.powf(place),
+        }
+    }
+}
+
+/// Returns the axis on which all of these bars can be read.
+pub fn axis(bars: &[Bar]) -> Axis {
+    let figures = || bars.iter().flat_map(|bar| [Some(bar.value), bar.published]).flatten();
+    let positive = || figures().filter(|value| *value > 0.0);
+    let (least, most) = (positive().fold(f64::MAX, f64::min), positive().fold(0.0, f64::max));
+    match most > least * LINEAR_MAX {
+        true => Axis::Logarithmic { from: 10f64.powf((least / 1.5).log10().floor()) },
+        false => Axis::Linear,
+    }
 }
 
 /// A stacked bar, with one part per cause.
@@ -151,7 +142,7 @@ pub const CAUSES_MAX: usize = 8;
 /// Errors of the drawing library.
 pub fn stacks(about: &str, stacks: &[Stack]) -> Result<String, Box<dyn Error>> {
     let most = stacks.iter().map(|stack| stack.parts.iter().sum()).fold(0.0, f64::max);
-    draw(about, stacks.len(), most, |chart| {
+    draw(about, stacks.len(), most, Axis::Linear, |chart| {
         for (n, stack) in stacks.iter().enumerate() {
             chart.name(n, &stack.name)?;
             let mut from = 0.0;
@@ -193,17 +184,15 @@ pub struct Mark {
     pub at: (f64, f64),
 }
 
-/// Returns the page's colour variable for a row's curve. The second colour of causes is left out, because it
-/// equals that of our own bars.
+/// Returns the page's colour variable for a row's curve.
 pub fn colour(owner: Owner) -> String {
     curve_ink(owner).variable()
 }
 
 fn curve_ink(owner: Owner) -> Ink {
-    const OTHERS: [u8; 7] = [0, 2, 3, 4, 5, 6, 7];
     match owner {
         Owner::Ours => Ink::Ours,
-        Owner::Rival { row } => Ink::Cause(OTHERS[row % OTHERS.len()]),
+        Owner::Rival { row } => Ink::Line((row % 7) as u8),
     }
 }
 
@@ -353,10 +342,14 @@ impl Bars<'_> {
         Ok(())
     }
 
+    /// Marks a figure above and below the bar, so that the mark does not cross the label.
     fn mark(&self, n: usize, at: f64) -> Result<(), Box<dyn Error>> {
         let middle = self.middle(n);
         let style = ShapeStyle::from(Ink::Published.rgb()).stroke_width(3);
-        self.area.draw(&PathElement::new(vec![(at, middle - 0.42), (at, middle + 0.42)], style))?;
+        for side in [-1.0, 1.0] {
+            let ends = [0.28, 0.46].map(|away| (at, middle + side * away));
+            self.area.draw(&PathElement::new(ends.to_vec(), style))?;
+        }
         Ok(())
     }
 
@@ -384,6 +377,7 @@ fn draw(
     about: &str,
     count: usize,
     most: f64,
+    axis: Axis,
     fill: impl FnOnce(&Bars<'_>) -> Result<(), Box<dyn Error>>,
 ) -> Result<String, Box<dyn Error>> {
     let mut svg = String::new();
@@ -402,12 +396,12 @@ fn draw(
             .disable_y_mesh()
             .disable_y_axis()
             .y_labels(0)
-            .x_labels(5)
+            .x_labels(if axis == Axis::Linear { 5 } else { 4 })
             .axis_style(Ink::Grid.rgb())
             .bold_line_style(Ink::Grid.rgb())
             .light_line_style(plotters::style::TRANSPARENT)
             .x_label_style(text(HPos::Center))
-            .x_label_formatter(&|value| super::shown(*value))
+            .x_label_formatter(&|place| super::shown(axis.value(*place)))
             .draw()?;
         fill(&Bars { area: chart.plotting_area().clone(), count: count.max(1) })?;
         root.present()?;
@@ -457,12 +451,27 @@ mod tests {
         let curve = |owner| Curve { owner, points: vec![(0.5, 1.0), (200.0, 0.001)] };
         let both = [curve(Owner::Ours), curve(Owner::Rival { row: 1 })];
         let svg = log_curves("times", &both, &[Mark { at: (1000.0, 0.001) }]).unwrap();
-        for wanted in ["var(--ours)", "var(--cause-2)", "var(--published)", "\n1000\n", "\n0.01\n"] {
+        for wanted in ["var(--ours)", "var(--line-1)", "var(--published)", "\n1000\n", "\n0.01\n"] {
             assert!(svg.contains(wanted), "{wanted:?} is not in\n{svg}");
         }
         assert!(curves("rates", &both).unwrap().contains("<svg role"));
         assert!(log_curves("nothing", &[], &[]).is_ok() && curves("nothing", &[]).is_ok());
         assert_eq!(decades([0.5, 200.0, 0.0].into_iter()), (0.1, 1000.0));
+    }
+
+    #[test]
+    fn figures_far_apart_have_a_logarithmic_axis() {
+        let bar = |value| Bar {
+            name: "ext4".into(),
+            value,
+            label: format!("{value}"),
+            published: None,
+            is_ours: false,
+        };
+        assert_eq!(axis(&[bar(3.8), bar(150.0)]), Axis::Linear);
+        let log = axis(&[bar(3.8), bar(1486.0)]);
+        assert_eq!((log.place(1.0), log.place(1000.0).round(), log.value(2.0)), (0.0, 3.0, 100.0));
+        assert!(bars("mounts", &[bar(3.8), bar(1486.0)]).unwrap().contains("<svg"));
     }
 
     #[test]

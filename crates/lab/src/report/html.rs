@@ -1,17 +1,28 @@
 //! One self-contained page that fetches no other resource.
 
-use std::{collections::BTreeMap, error::Error};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+};
 
+use flash::Profile;
 use minijinja::{Environment, context};
 use serde::Serialize;
 
 use super::{
-    Lead, Sheet,
-    chart::{self, Bar, CAUSES_MAX, Owner, Stack},
-    is_mixed, latency, leads, lines, sheets, shown, tally,
+    Figure, Lead, Row, Sheet,
+    chart::{self, Axis, Bar, CAUSES_MAX, Owner, Stack},
+    ink, is_mixed, latency, leads, lines, sheets, shown, tally,
     verdict::verdicts,
 };
-use crate::{check::Check, experiment::Phase, preset::Preset, record::Record, sample::Sample, wear::Wear};
+use crate::{
+    check::Check,
+    experiment::{Part, Phase},
+    preset::Preset,
+    record::Record,
+    sample::Sample,
+    wear::Wear,
+};
 
 const TEMPLATE: &str = include_str!("page.html");
 
@@ -25,16 +36,41 @@ struct View {
     charts: Vec<Chart>,
     key: Vec<Key>,
     times: Vec<Times>,
-    columns: Vec<Column>,
+    tables: Vec<Table>,
+    parts: Vec<&'static str>,
     rows: Vec<Line>,
     causes: Option<Causes>,
     maps: Vec<Map>,
+}
+
+/// The figures of one part, without empty columns.
+#[derive(Serialize)]
+struct Table {
+    title: String,
+    heads: Vec<&'static str>,
+    rows: Vec<TableRow>,
+}
+
+#[derive(Serialize)]
+struct TableRow {
+    name: String,
+    suited: String,
+    is_ours: bool,
+    cells: Vec<String>,
 }
 
 #[derive(Serialize)]
 struct Chart {
     title: String,
     svg: String,
+    /// The chart as a file of its own.
+    file: String,
+}
+
+impl Chart {
+    fn new(title: String, svg: String) -> Chart {
+        Chart { title, file: ink::download(&svg), svg }
+    }
 }
 
 /// The colour of a file system's curves.
@@ -55,17 +91,11 @@ struct Times {
 }
 
 #[derive(Serialize)]
-struct Column {
-    title: &'static str,
-    unit: &'static str,
-}
-
-#[derive(Serialize)]
 struct Line {
     name: String,
-    suited: String,
     is_ours: bool,
-    cells: Vec<[String; 4]>,
+    /// Address of the record.
+    record: String,
     /// CPU time by part, and memory; empty if no cost is known.
     costs: Vec<String>,
     amplification: String,
@@ -76,8 +106,9 @@ struct Line {
 
 #[derive(Serialize)]
 struct Causes {
-    names: Vec<String>,
-    svg: String,
+    /// Names with the numbers of their colours.
+    names: Vec<(usize, &'static str)>,
+    chart: Chart,
 }
 
 /// Erase counts of the flash by location.
@@ -87,7 +118,7 @@ struct Map {
     erases: u64,
     most: u32,
     piece_blocks: u32,
-    svg: String,
+    chart: Chart,
 }
 
 #[derive(Serialize)]
@@ -101,14 +132,21 @@ struct Leading {
     standing: &'static str,
 }
 
-/// Renders the page of these records.
+/// Figures of a card.
+#[derive(Serialize)]
+struct Card {
+    name: String,
+    figures: String,
+}
+
+/// Renders the page of these records, which are below the address `base`; empty if the page is beside them.
 ///
 /// # Errors
 /// Errors of the drawing and template libraries, which do not occur with valid records.
-pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
+pub fn html(records: &[Record], base: &str) -> Result<String, Box<dyn Error>> {
     let sheets = sheets(records);
     let mixed = is_mixed(&sheets);
-    let views = (0..sheets.len()).map(|n| view(&sheets, n)).collect::<Result<Vec<_>, _>>()?;
+    let views = (0..sheets.len()).map(|n| view(&sheets, n, base)).collect::<Result<Vec<_>, _>>()?;
     let leading: Vec<Leading> = sheets.iter().flat_map(leading).collect();
     let all_leads: Vec<Lead> = sheets.iter().flat_map(leads).collect();
     let verdicts: Vec<_> = verdicts(&sheets)
@@ -126,6 +164,8 @@ pub fn html(records: &[Record]) -> Result<String, Box<dyn Error>> {
     let page = environment.get_template("page.html")?.render(context! {
         views,
         leading,
+        made => records.iter().filter_map(|record| record.made.as_ref()).collect::<BTreeSet<_>>(),
+        cards => cards(records),
         tally => tally(&all_leads),
         verdicts,
         seed => seeds,
@@ -149,9 +189,10 @@ fn id(sheets: &[Sheet], n: usize) -> String {
     }
 }
 
-fn view(sheets: &[Sheet], n: usize) -> Result<View, Box<dyn Error>> {
+fn view(sheets: &[Sheet], n: usize, base: &str) -> Result<View, Box<dyn Error>> {
     let sheet = &sheets[n];
     let times = times(sheet);
+    let has_times = !times.is_empty();
     let charts = if times.is_empty() { bars(sheet)? } else { curves(sheet)? };
     let rows = sheet.rows.iter().enumerate();
     let key = rows.map(|(n, row)| Key { colour: chart::colour(row.owner(n)), name: row.name.clone() });
@@ -163,15 +204,62 @@ fn view(sheets: &[Sheet], n: usize) -> Result<View, Box<dyn Error>> {
         charts,
         key: if times.is_empty() { Vec::new() } else { key.collect() },
         times,
-        columns: sheet
-            .parts()
-            .iter()
-            .map(|part| Column { title: part.title, unit: part.unit.sign() })
-            .collect(),
-        rows: sheet.rows.iter().map(line).collect(),
+        tables: if has_times { Vec::new() } else { tables(sheet) },
+        parts: sheet.parts().iter().map(|part| part.title).collect(),
+        rows: sheet.rows.iter().map(|row| line(row, base)).collect(),
         causes: causes(sheet)?,
         maps: maps(sheet),
     })
+}
+
+/// Returns the figures of each card, once.
+fn cards(records: &[Record]) -> Vec<Card> {
+    let cards: BTreeMap<_, _> =
+        records.iter().filter_map(|record| Some((&record.profile, record.card.as_ref()?))).collect();
+    let card = |((name, _), card): (&(String, String), &Profile)| Card {
+        name: format!("{name}, {} MiB", card.size_bytes >> 20),
+        figures: card.to_toml(),
+    };
+    cards.into_iter().map(card).collect()
+}
+
+/// Returns a table for each part.
+fn tables(sheet: &Sheet) -> Vec<Table> {
+    let table = |(n, part): (usize, &Part)| {
+        let rows: Vec<[String; 4]> = sheet.rows.iter().map(|row| cells(row.figures[n].as_ref())).collect();
+        let is_used = |column: usize| column == 0 || rows.iter().any(|cells| cells[column] != NOTHING);
+        let used: Vec<usize> = (0..4).filter(|column| is_used(*column)).collect();
+        let row = |(row, cells): (&Row, &[String; 4])| TableRow {
+            name: row.name.clone(),
+            suited: row.suited.clone().unwrap_or_default(),
+            is_ours: row.is_ours(),
+            cells: used.iter().map(|column| cells[*column].clone()).collect(),
+        };
+        Table {
+            title: format!("{}, {}", part.title, part.unit.sign()),
+            heads: used.iter().map(|column| HEADS[*column]).collect(),
+            rows: sheet.rows.iter().zip(&rows).map(row).collect(),
+        }
+    };
+    sheet.parts().iter().enumerate().map(table).collect()
+}
+
+const HEADS: [&str; 4] = ["here", "published", "× ext4", "× ext4, published"];
+/// A cell without a figure.
+const NOTHING: &str = "–";
+
+fn cells(figure: Option<&Figure>) -> [String; 4] {
+    let or_nothing = |value: Option<String>| value.unwrap_or_else(|| NOTHING.into());
+    let ratio = |value: Option<f64>| or_nothing(value.map(|value| format!("{value:.2}")));
+    match figure {
+        Some(it) => [
+            measured(&it.phase),
+            or_nothing(it.published.map(shown)),
+            ratio(it.to_ext4),
+            ratio(it.published_to_ext4),
+        ],
+        None => [NOTHING; 4].map(str::to_owned),
+    }
 }
 
 fn times(sheet: &Sheet) -> Vec<Times> {
@@ -204,9 +292,11 @@ fn curves(sheet: &Sheet) -> Result<Vec<Chart>, Box<dyn Error>> {
         }
         let published = if marks.is_empty() { "" } else { "; crosses: published p99.9 and maximum" };
         let title = format!("{}: share of the writes that took at least so many ms{published}", part.title);
-        charts.push(Chart { svg: chart::log_curves(&title, &curves, &marks)?, title });
+        let svg = chart::log_curves(&title, &curves, &marks)?;
+        charts.push(Chart::new(title, svg));
         let title = format!("{}: KB/s over the device's time in s", part.title);
-        charts.push(Chart { svg: chart::curves(&title, &latency::progress(sheet, n))?, title });
+        let svg = chart::curves(&title, &latency::progress(sheet, n))?;
+        charts.push(Chart::new(title, svg));
     }
     Ok(charts)
 }
@@ -230,27 +320,19 @@ fn bars(sheet: &Sheet) -> Result<Vec<Chart>, Box<dyn Error>> {
             })
             .collect();
         let better = if part.unit.more_is_better() { "more is better" } else { "less is better" };
-        let title = format!("{}, {}: {better}", part.title, part.unit.sign());
-        charts.push(Chart {
-            svg: chart::bars(&format!("{}: {title}", sheet.experiment.title()), &bars)?,
-            title,
-        });
+        let axis = match chart::axis(&bars) {
+            Axis::Linear => "",
+            Axis::Logarithmic { .. } => ", logarithmic axis",
+        };
+        let title = format!("{}, {}: {better}{axis}", part.title, part.unit.sign());
+        let svg = chart::bars(&format!("{}: {title}", sheet.experiment.title()), &bars)?;
+        charts.push(Chart::new(title, svg));
     }
     Ok(charts)
 }
 
-fn line(row: &super::Row) -> Line {
-    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".into());
-    let ratio = |value: Option<f64>| or_dash(value.map(|value| format!("{value:.2}")));
-    let cells = row.figures.iter().map(|figure| match figure {
-        Some(it) => [
-            measured(&it.phase),
-            or_dash(it.published.map(shown)),
-            ratio(it.to_ext4),
-            ratio(it.published_to_ext4),
-        ],
-        None => ["–"; 4].map(str::to_owned),
-    });
+fn line(row: &Row, base: &str) -> Line {
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| NOTHING.into());
     let phases = || row.phases();
     let written: u64 = phases().map(|phase| phase.totals.written_bytes).sum();
     let programmed: u64 = phases().map(|phase| phase.flash.programmed_bytes).sum();
@@ -271,9 +353,8 @@ fn line(row: &super::Row) -> Line {
     Line {
         costs,
         name: row.name.clone(),
-        suited: row.suited.clone().unwrap_or_default(),
         is_ours: row.is_ours(),
-        cells: cells.collect(),
+        record: ink::encoded(&format!("{base}{}", row.record)),
         amplification: or_dash(amplification),
         returned: returned.join(", "),
         check,
@@ -290,51 +371,43 @@ fn measured(phase: &Phase) -> String {
     }
 }
 
+/// Causes of device time by the number of their colour. What is in none of them is in the last one.
+const CAUSES: [(&str, &[&str]); CAUSES_MAX] = [
+    ("command", &["command"]),
+    ("transfer", &["transfer"]),
+    ("page read", &["page_read"]),
+    ("page program", &["page_program"]),
+    ("merge", &["merge", "small_write"]),
+    ("unit switch", &["unit_switch", "read_crossing"]),
+    ("stream miss", &["stream_miss"]),
+    ("flush, discard, wait", &[]),
+];
+
 /// Draws the device time by cause, summed over all parts of an experiment.
 fn causes(sheet: &Sheet) -> Result<Option<Causes>, Box<dyn Error>> {
-    let mut all: BTreeMap<&str, u64> = BTreeMap::new();
-    let times = |row: &super::Row| -> BTreeMap<String, u64> {
-        let mut sum = BTreeMap::new();
-        for figure in row.figures.iter().flatten() {
-            for (cause, ns) in &figure.phase.flash.time_ns {
-                *sum.entry(cause.clone()).or_insert(0) += ns;
-            }
+    let seconds = |row: &Row| -> [f64; CAUSES_MAX] {
+        let mut sum = [0.0; CAUSES_MAX];
+        for (cause, ns) in row.phases().flat_map(|phase| &phase.flash.time_ns) {
+            let known = CAUSES.iter().position(|(_, causes)| causes.contains(&cause.as_str()));
+            sum[known.unwrap_or(CAUSES_MAX - 1)] += *ns as f64 / 1e9;
         }
         sum
     };
-    let rows: Vec<(&super::Row, BTreeMap<String, u64>)> =
-        sheet.rows.iter().map(|row| (row, times(row))).collect();
-    for (_, sum) in &rows {
-        for (cause, ns) in sum {
-            *all.entry(cause).or_insert(0) += ns;
-        }
-    }
-    if all.is_empty() {
+    let sums: Vec<_> = sheet.rows.iter().map(|row| (row, seconds(row))).collect();
+    let is_used = |cause: usize| sums.iter().any(|(_, sum)| sum[cause] > 0.0);
+    let names: Vec<(usize, &'static str)> =
+        (0..CAUSES_MAX).filter(|cause| is_used(*cause)).map(|cause| (cause, CAUSES[cause].0)).collect();
+    if names.is_empty() {
         return Ok(None);
     }
-    let mut causes: Vec<(&str, u64)> = all.into_iter().collect();
-    causes.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-    // Each of the largest causes has its own colour; the others share the last one.
-    let rest = if causes.len() > CAUSES_MAX { causes.split_off(CAUSES_MAX - 1) } else { Vec::new() };
-    let stacks: Vec<Stack> = rows
-        .iter()
-        .map(|(row, sum)| {
-            let seconds = |cause: &str| *sum.get(cause).unwrap_or(&0) as f64 / 1e9;
-            let mut parts: Vec<f64> = causes.iter().map(|(cause, _)| seconds(cause)).collect();
-            if !rest.is_empty() {
-                parts.push(rest.iter().map(|(cause, _)| seconds(cause)).sum());
-            }
-            let label = format!("{} s", shown(parts.iter().sum()));
-            Stack { name: row.name.clone(), parts, label }
-        })
-        .collect();
-    let about = format!("{}: device time by cause, in seconds", sheet.experiment.title());
-    let mut names: Vec<String> = causes.into_iter().map(|(name, _)| name.replace('_', " ")).collect();
-    if !rest.is_empty() {
-        let of_rest: Vec<String> = rest.into_iter().map(|(name, _)| name.replace('_', " ")).collect();
-        names.push(of_rest.join(", "));
-    }
-    Ok(Some(Causes { names, svg: chart::stacks(&about, &stacks)? }))
+    let stack = |(row, sum): &(&Row, [f64; CAUSES_MAX])| Stack {
+        name: row.name.clone(),
+        parts: sum.to_vec(),
+        label: format!("{} s", shown(sum.iter().sum())),
+    };
+    let title = format!("{}: device time by cause, in seconds", sheet.experiment.title());
+    let svg = chart::stacks(&title, &sums.iter().map(stack).collect::<Vec<_>>())?;
+    Ok(Some(Causes { names, chart: Chart::new(title, svg) }))
 }
 
 /// Draws a map for each file system, all with the same scale.
@@ -342,15 +415,19 @@ fn maps(sheet: &Sheet) -> Vec<Map> {
     let rows = || sheet.rows.iter().enumerate();
     let wears = || rows().filter_map(|(n, row)| Some((row.owner(n), row, row.wear.as_ref()?)));
     let most = wears().flat_map(|(_, _, wear)| wear.erases.iter().copied()).max().unwrap_or(0);
-    let map = |(owner, row, wear): (Owner, &super::Row, &Wear)| Map {
-        svg: chart::map(&format!("Erases of the flash, {}", row.name), &wear.erases, most, owner),
+    let map = |(owner, row, wear): (Owner, &Row, &Wear)| Map {
+        chart: {
+            let title = format!("Erases of the flash, {}", row.name);
+            let svg = chart::map(&title, &wear.erases, most, owner);
+            Chart::new(title, svg)
+        },
         name: row.name.clone(),
         erases: wear.total(),
         most: wear.most,
         piece_blocks: wear.piece_blocks,
     };
     // A card has erased spare blocks, so an experiment may end before any block is erased.
-    if most == 0 { Vec::new() } else { wears().map(map).collect() }
+    wears().filter(|(_, _, wear)| wear.total() > 0).map(map).collect()
 }
 
 fn leading(sheet: &Sheet) -> Vec<Leading> {
@@ -373,25 +450,28 @@ mod tests {
     use super::*;
     use crate::{
         experiment::Experiment,
-        record::{INDICATIVE_CLOCK, tests::record},
+        record::{INDICATIVE_CLOCK, Made, tests::record},
     };
 
     #[test]
-    fn no_cause_is_left_out_of_the_sum() {
+    fn a_cause_has_its_colour_and_none_is_left_out_of_the_sum() {
         let mut one = record(Experiment::Mount, "ext4", &[4.0, 2.0]);
-        one.phases[0].flash.time_ns = (1..=10).map(|n| (format!("cause_{n}"), n * 1_000_000_000)).collect();
+        let times = ["unit_switch", "merge", "small_write", "of a later card"];
+        one.phases[0].flash.time_ns = times.map(|cause| (cause.to_owned(), 1_000_000_000)).into();
         let causes = causes(&sheets(&[one])[0]).unwrap().unwrap();
-        assert_eq!(causes.names.len(), CAUSES_MAX);
-        assert_eq!(causes.names[7], "cause 3, cause 2, cause 1");
-        assert!(causes.svg.contains("55.0 s"), "{}", causes.svg);
+        assert_eq!(causes.names, [(4, "merge"), (5, "unit switch"), (7, "flush, discard, wait")]);
+        assert!(causes.chart.svg.contains("4.00 s"), "{}", causes.chart.svg);
+        for cause in [4, 5, 7] {
+            assert!(causes.chart.svg.contains(&format!("var(--cause-{cause})")), "{cause}");
+        }
     }
 
     #[test]
     fn indicative_figures_are_marked() {
         let mut one = record(Experiment::Mount, "ext4", &[4.0, 2.0]);
-        assert!(!html(&[one.clone()]).unwrap().contains("indicative"));
+        assert!(!html(&[one.clone()], "").unwrap().contains("indicative"));
         one.clock = INDICATIVE_CLOCK.into();
-        let page = html(&[one, record(Experiment::Mount, "flashkit", &[2.0, 3.0])]).unwrap();
+        let page = html(&[one, record(Experiment::Mount, "flashkit", &[2.0, 3.0])], "").unwrap();
         assert!(page.contains("ext4, indicative") && page.contains("ran in QEMU"), "{page}");
         assert!(
             page.contains("No comparable figures were measured"),
@@ -403,7 +483,7 @@ mod tests {
     fn each_sheet_has_a_place_of_its_own() {
         let one = record(Experiment::Mount, "ext4", &[4.0, 2.0]);
         let other = Record { seed: one.seed + 1, ..one.clone() };
-        let page = html(&[one, other]).unwrap();
+        let page = html(&[one, other], "").unwrap();
         let ids = ["mount-desktop", "mount-desktop-2"];
         for id in ids {
             assert_eq!(page.matches(&format!("<section id=\"{id}\">")).count(), 1, "{id}");
@@ -416,12 +496,11 @@ mod tests {
         let mut failed = record(Experiment::Mount, "nilfs2", &[1.0]);
         failed.failure = Some("<no> space\nmore".into());
         failed.wear = Some(Wear::of_blocks(&[3, 0, 4]));
-        let records = [
-            record(Experiment::Mount, "flashkit", &[2.0, 3.0]),
-            record(Experiment::Mount, "ext4", &[4.0, 2.0]),
-            failed,
-        ];
-        let page = html(&records).unwrap();
+        let mut ours = record(Experiment::Mount, "flashkit", &[2.0, 3.0]);
+        ours.made = Some(Made { on: "2026-11-23".into(), by: "flashkit study -e 3".into() });
+        ours.card = Some(Profile::named("survey-a1").unwrap());
+        let records = [ours, record(Experiment::Mount, "ext4", &[4.0, 2.0]), failed];
+        let page = html(&records, "a b/").unwrap();
         assert_eq!(page.matches("<svg").count(), 3, "a chart a part, and a map");
         assert!(page.contains("7 erases"), "of the map");
         for wanted in [
@@ -432,11 +511,22 @@ mod tests {
         ] {
             assert!(page.contains(wanted), "{wanted:?} is not in the page");
         }
+        for wanted in [
+            "2026-11-23",
+            "flashkit study -e 3",
+            "program_page_ns = 480000",
+            "href=\"a%20b&#x2f;cells&#x2f;mount.ext4.desktop.json\"",
+            "Processor time is left out",
+        ] {
+            assert!(page.contains(wanted), "{wanted:?} is not in the page");
+        }
+        assert_eq!(page.matches("download=\"").count(), 3, "of each chart");
+        assert!(!page.contains("<th>published</th><th>× ext4</th><th>published</th>"), "two of one name");
         for foreign in ["src=", "@import", "url(", "<script", "<link"] {
             assert!(!page.contains(foreign), "{foreign:?} is in the page");
         }
         let addresses = page.matches("http").count();
         assert_eq!(addresses, page.matches("http://www.w3.org/2000/svg").count(), "only the name of SVG");
-        assert!(html(&[]).is_ok());
+        assert!(html(&[], "").is_ok());
     }
 }

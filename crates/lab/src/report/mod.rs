@@ -4,6 +4,7 @@ mod chart;
 mod compare;
 mod csv;
 mod html;
+mod ink;
 mod latency;
 mod lead;
 mod text;
@@ -25,7 +26,7 @@ use crate::{
     plan::{Age, Cell},
     preset::Preset,
     published::published,
-    record::Record,
+    record::{Record, Records},
     scale::Scale,
     systems::{OURS, THROUGH_FUSE},
     wear::Wear,
@@ -74,6 +75,8 @@ pub struct Row {
     pub wear: Option<Wear>,
     /// Result of its checker.
     pub check: Check,
+    /// Path of its record within the study's directory.
+    pub record: String,
 }
 
 impl Row {
@@ -205,6 +208,7 @@ fn sheet(of_sheet: &[&Record]) -> Sheet {
             failure: record.failure.clone(),
             wear: record.wear.clone(),
             check: record.check.clone(),
+            record: Records::name(&record.cell, record.age),
         }
     });
     let rows = rows.collect();
