@@ -7,7 +7,7 @@ mod support;
 use std::{path::Path, process::Command, sync::Arc};
 
 use flashkit_block::{
-    Device, FileDevice, MemoryDevice, OpenOptions,
+    Device, Export, FileDevice, MemoryDevice, OpenOptions,
     nbd::{Address, Client, Server},
 };
 use support::{SIZE, run, sparse_file};

@@ -116,7 +116,7 @@ fn serve(source: &Source, options: OpenOptions) -> io::Result<Option<Arc<dyn Dev
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
     let client = block::nbd::Client::open(&uri)?;
-    if options.write && client.is_read_only() {
+    if options.write && block::Export::is_read_only(&client) {
         return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the NBD server offers it read-only"));
     }
     Ok(Some(Arc::new(client)))

@@ -2,6 +2,7 @@
 
 pub(crate) mod backing;
 pub(crate) mod claim;
+mod locks;
 pub(crate) mod loop_device;
 pub(crate) mod mounts;
 mod parent_locks;

@@ -10,7 +10,7 @@ use std::{
 
 use rustix::fs::Dev;
 
-use super::record_locks::place;
+use super::locks::{self, Access, Kind, locks_in};
 
 /// Maximum number of parents that are examined, because processes can change while they are read.
 const PARENTS_MAX: usize = 64;
@@ -24,19 +24,15 @@ pub(crate) fn is_locked_by_parent(file: &File) -> bool {
     if !facts.file_type().is_block_device() {
         return false;
     }
-    let table = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let owners = owners_in(&table, facts.dev(), facts.ino());
+    let owners = owners_in(&locks::table(), facts.dev(), facts.ino());
     !owners.is_empty() && parents().any(|parent| owners.contains(&parent))
 }
 
 /// Returns the processes that have locked a file exclusively by `flock`, by the text of `/proc/locks` (proc_locks(5)).
 fn owners_in(table: &str, device: Dev, inode: u64) -> Vec<u32> {
-    let owners = table.lines().filter_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, "FLOCK", _, "WRITE", pid, file, ..] = words[..] else { return None };
-        (place(file)? == (device, inode)).then_some(pid.parse().ok()?)
-    });
-    owners.collect()
+    let locks = locks_in(table, device, inode);
+    let exclusive = locks.filter(|lock| (lock.kind, lock.access) == (Kind::Whole, Access::Exclusive));
+    exclusive.filter_map(|lock| lock.process).collect()
 }
 
 /// The parents of this process, the nearest first, without [`INIT`].

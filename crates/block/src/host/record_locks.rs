@@ -3,11 +3,14 @@
 //! QEMU locks single bytes of each image that it has open (QEMU, block/file-posix.c): byte 100 + n if it uses permission n
 //! of include/block/block-common.h, and byte 200 + n if it lets no other program use that permission.
 
-use std::{fs, io, ops::RangeInclusive, process};
+use std::{io, ops::RangeInclusive, process};
 
-use rustix::fs::{Dev, makedev};
+use rustix::fs::Dev;
 
-use super::users::patiently;
+use super::{
+    locks::{self, Access, Kind, Lock, locks_in},
+    users::patiently,
+};
 use crate::InUse;
 
 /// The byte that QEMU locks in an image that it writes, and the bytes of all permissions that it uses.
@@ -17,48 +20,32 @@ const QEMU_USES: RangeInclusive<u64> = 100..=199;
 /// Returns the user that has a record lock in a file. `None` without `/proc`. A writer that looks for record locks has one
 /// for a moment, so that it is not taken for a user.
 pub(crate) fn user(device: Dev, inode: u64) -> Option<InUse> {
-    let look = || {
-        let table = fs::read_to_string("/proc/locks").unwrap_or_default();
-        match user_in(&table, device, inode) {
-            Some(InUse::Writer) => Err(io::Error::from(io::ErrorKind::ResourceBusy)),
-            other => Ok(other),
-        }
+    let look = || match user_in(&locks::table(), device, inode) {
+        Some(InUse::Writer) => Err(io::Error::from(io::ErrorKind::ResourceBusy)),
+        other => Ok(other),
     };
     patiently(look).unwrap_or(Some(InUse::Writer))
 }
 
 /// Returns the most serious user in the text of `/proc/locks` (proc_locks(5)).
 fn user_in(table: &str, device: Dev, inode: u64) -> Option<InUse> {
-    let own = process::id().to_string();
-    let users = table.lines().filter_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, "POSIX" | "OFDLCK", _, access, pid, file, first, last] = words[..] else { return None };
-        if pid == own || place(file)? != (device, inode) {
-            return None;
+    let own = Some(process::id());
+    let records = locks_in(table, device, inode).filter(|lock| lock.kind == Kind::Record);
+    let users = records.filter(|lock| lock.process != own).map(|Lock { access, bytes, .. }| match access {
+        Access::Exclusive => InUse::Writer,
+        // The kernel joins adjacent locks of one program.
+        Access::Shared if QEMU_USES.contains(bytes.start()) && QEMU_USES.contains(bytes.end()) => {
+            if bytes.contains(&QEMU_WRITES) { InUse::Writer } else { InUse::Reader }
         }
-        let (first, last) = (first.parse().ok()?, last.parse().unwrap_or(u64::MAX));
-        Some(match access {
-            "WRITE" => InUse::Writer,
-            // The kernel joins adjacent locks of one program.
-            _ if QEMU_USES.contains(&first) && QEMU_USES.contains(&last) => {
-                if (first..=last).contains(&QEMU_WRITES) { InUse::Writer } else { InUse::Reader }
-            }
-            _ => InUse::Reader,
-        })
+        Access::Shared => InUse::Reader,
     });
     users.min_by_key(|user| !user.writes())
 }
 
-/// Parses `MAJOR:MINOR:INODE`, with hexadecimal numbers of the device.
-pub(super) fn place(text: &str) -> Option<(Dev, u64)> {
-    let mut parts = text.split(':');
-    let mut number = |radix| u64::from_str_radix(parts.next()?, radix).ok();
-    let (major, minor, inode) = (number(16)?, number(16)?, number(10)?);
-    Some((makedev(u32::try_from(major).ok()?, u32::try_from(minor).ok()?), inode))
-}
-
 #[cfg(test)]
 mod tests {
+    use rustix::fs::makedev;
+
     use super::*;
 
     #[test]

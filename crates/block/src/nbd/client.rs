@@ -94,11 +94,6 @@ impl Client {
         Ok(Client { facts, connection })
     }
 
-    /// Returns true if the server refuses writes.
-    pub fn is_read_only(&self) -> bool {
-        self.facts.flags & TRANSMIT_READ_ONLY != 0
-    }
-
     /// Sends one request and reads its answer, which fills `read`.
     fn ask(
         &self,
@@ -294,7 +289,7 @@ impl Device for Client {
 
 impl Export for Client {
     fn is_read_only(&self) -> bool {
-        Client::is_read_only(self)
+        self.facts.flags & TRANSMIT_READ_ONLY != 0
     }
 
     fn description(&self) -> Option<String> {
