@@ -116,10 +116,15 @@ fn look(volume: &Engine, path: &[u8], ino: Ino) -> f2fs::Result<Entry> {
 }
 
 fn read_content(volume: &Engine, stat: &Stat, entry: &mut Entry) -> f2fs::Result<()> {
-    if volume.require_key(stat.ino).is_err() {
-        assert!(matches!(volume.read(stat.ino, 0, &mut [0]), Err(Error::NoKey | Error::OtherKey(_))));
-        entry.errors.push("open: ENOKEY".to_owned());
-        return Ok(());
+    match volume.require_key(stat.ino) {
+        Ok(()) => {}
+        Err(Error::NoKey | Error::OtherKey(_) | Error::UnusableKey(_)) => {
+            let read = volume.read(stat.ino, 0, &mut [0]);
+            assert!(matches!(read, Err(Error::NoKey | Error::OtherKey(_) | Error::UnusableKey(_))));
+            entry.errors.push("open: ENOKEY".to_owned());
+            return Ok(());
+        }
+        Err(error) => return Err(error),
     }
     (entry.flags, entry.project) = (stat.shown_flags(), stat.project);
     let compressed = entry.flags & 4 != 0;

@@ -301,7 +301,7 @@ fn own_volume(options: &mkfs::Options, devices: &[(String, u64)]) -> Result<Memo
 }
 
 /// Makes a command that searches the directories of system programs as well, and speaks English.
-pub(crate) fn system(program: impl AsRef<OsStr>) -> Command {
+pub fn system(program: impl AsRef<OsStr>) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(program);
     command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");

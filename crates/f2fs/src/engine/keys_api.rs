@@ -9,7 +9,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::NoKey`](crate::Error::NoKey) if there are no keys, [`Error::OtherKey`](crate::Error::OtherKey) if there
-    /// are others; those of [reading](Engine#errors).
+    /// are others, [`Error::UnusableKey`](crate::Error::UnusableKey) if the key cannot decrypt it; those of
+    /// [reading](Engine#errors).
     pub fn require_key(&self, ino: Ino) -> Result<()> {
         self.files().require_key(&*self.nodes().inode(ino)?)
     }

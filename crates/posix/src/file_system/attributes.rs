@@ -59,7 +59,7 @@ impl FileSystem {
     /// not know immutable and append-only flags.
     pub fn change(&self, caller: Caller, ino: Ino, change: &Change) -> Result<Stat> {
         let mut volume = self.write_lock_for(caller)?;
-        let before = self.settings.owner.on(volume.stat(ino).map_err(to_errno)?);
+        let before = self.stat_in(&volume, ino)?;
         let Change { size, mut set, drops_privilege, times } = *change;
         let given = match times {
             TimesFrom::Elsewhere | TimesFrom::Now => false,

@@ -132,9 +132,7 @@ impl FileSystem {
 
     /// Returns the mode of a new inode in a directory.
     fn mode_of_new(&self, volume: &Engine, caller: Caller, dir: Ino, mode: u16) -> Result<u16> {
-        permissions::mode_of_new(caller, mode, || {
-            volume.stat(dir).map(|stat| self.settings.owner.on(stat)).map_err(to_errno)
-        })
+        permissions::mode_of_new(caller, mode, || self.stat_in(volume, dir))
     }
 
     fn finish_creation(
@@ -145,7 +143,7 @@ impl FileSystem {
     ) -> Result<Stat> {
         let ino = make(&mut volume).map_err(to_errno)?;
         self.sync_names(&mut volume, dir)?;
-        let stat = self.settings.owner.on(volume.stat(ino).map_err(to_errno)?);
+        let stat = self.stat_in(&volume, ino)?;
         self.add_reference(&stat);
         Ok(stat)
     }
