@@ -41,13 +41,79 @@ impl Runner {
         Runner { root: root.into(), open: HashMap::new() }
     }
 
-    /// Executes `op`. Passes the entries of a manifest to `entries`.
+    /// Executes `op`, by its theme. Passes the entries of a manifest to `entries`.
     pub fn run(
         &mut self,
         op: &Op,
         entries: &mut dyn FnMut(Entry) -> io::Result<()>,
     ) -> io::Result<Option<Answer>> {
-        let answer = match op {
+        match op {
+            Op::Manifest { .. }
+            | Op::Read { .. }
+            | Op::Space { .. }
+            | Op::Release { .. }
+            | Op::Reserve { .. }
+            | Op::Pattern { .. }
+            | Op::Overwrite { .. }
+            | Op::Plant { .. }
+            | Op::Workload { .. }
+            | Op::Memory { .. }
+            | Op::NbdAttach { .. }
+            | Op::Execute { .. } => return self.answer(op, entries).map(Some),
+            Op::Mkdir { .. }
+            | Op::Rmdir { .. }
+            | Op::RemoveTree { .. }
+            | Op::Rename { .. }
+            | Op::RenameNew { .. }
+            | Op::Exchange { .. }
+            | Op::Link { .. }
+            | Op::Symlink { .. }
+            | Op::Unlink { .. }
+            | Op::Mknod { .. } => self.change_names(op),
+            Op::Write { .. }
+            | Op::Truncate { .. }
+            | Op::Allocate { .. }
+            | Op::Tune { .. }
+            | Op::Fsync { .. } => self.change_content(op),
+            Op::SetXattr { .. }
+            | Op::RemoveXattr { .. }
+            | Op::Chmod { .. }
+            | Op::Chown { .. }
+            | Op::Times { .. }
+            | Op::Flags { .. }
+            | Op::Project { .. } => self.change_attributes(op),
+            Op::Open { .. }
+            | Op::OpenNameless { .. }
+            | Op::LinkOpen { .. }
+            | Op::WriteOpen { .. }
+            | Op::FsyncOpen { .. }
+            | Op::Atomic { .. }
+            | Op::Close { .. } => self.use_open_file(op),
+            Op::Compression { .. }
+            | Op::Compress { .. }
+            | Op::Pin { .. }
+            | Op::Collect { .. }
+            | Op::Checkpoint { .. }
+            | Op::Verity { .. }
+            | Op::Encrypt { .. } => self.control_file(op),
+            Op::Mount { .. }
+            | Op::Unmount { .. }
+            | Op::Sync
+            | Op::DropCaches
+            | Op::KeepToLimits
+            | Op::WaitForRoom
+            | Op::LoadModule { .. }
+            | Op::Threads { .. }
+            | Op::UbiAttach { .. }
+            | Op::NbdDetach { .. }
+            | Op::End { .. } => self.control_kernel(op),
+        }
+        .map(|()| None)
+    }
+
+    /// Executes operations that have an answer.
+    fn answer(&self, op: &Op, entries: &mut dyn FnMut(Entry) -> io::Result<()>) -> io::Result<Answer> {
+        Ok(match op {
             Op::Manifest { dir } => {
                 let dir = self.at(dir);
                 manifest::walk(&dir, entries)?;
@@ -71,12 +137,11 @@ impl Runner {
             Op::Memory { name } => Answer::Memory(threads::memory(name)?),
             Op::NbdAttach { server, device } => Answer::Blocks(nbd::attach(server, device.as_path())? / 512),
             Op::Execute { program, arguments } => execute(&self.at(program), arguments)?,
-            _ => return self.change_names(op).map(|()| None),
-        };
-        Ok(Some(answer))
+            other => unreachable!("{other:?} has no answer"),
+        })
     }
 
-    /// Executes operations on names; the others go to [`change_content`](Self::change_content).
+    /// Executes operations on names.
     fn change_names(&mut self, op: &Op) -> io::Result<()> {
         match op {
             Op::Mkdir { path, mode } => {
@@ -104,13 +169,12 @@ impl Runner {
                 let (kind, mode) = (FileType::from_raw_mode(*mode), Mode::from_raw_mode(*mode));
                 rustix::fs::mknodat(CWD, self.at(path), kind, mode, device)?;
             }
-            _ => return self.change_content(op),
+            other => unreachable!("{other:?} has another theme"),
         }
         Ok(())
     }
 
-    /// Executes operations on the content of files; the others go to
-    /// [`change_attributes`](Self::change_attributes).
+    /// Executes operations on the content of files.
     fn change_content(&mut self, op: &Op) -> io::Result<()> {
         match op {
             Op::Write { path, offset, content } => {
@@ -132,11 +196,11 @@ impl Runner {
             Op::Tune { path, value } => fs::write(self.at(path), &value.0),
             Op::Fsync { path, data_only: false } => self.readable(path)?.sync_all(),
             Op::Fsync { path, data_only: true } => self.readable(path)?.sync_data(),
-            _ => self.change_attributes(op),
+            other => unreachable!("{other:?} has another theme"),
         }
     }
 
-    /// Executes operations on attributes; the others go to [`use_open_file`](Self::use_open_file).
+    /// Executes operations on attributes.
     fn change_attributes(&mut self, op: &Op) -> io::Result<()> {
         match op {
             Op::SetXattr { path, name, value } => {
@@ -165,12 +229,12 @@ impl Runner {
             Op::Project { path, id, inherit: true } => {
                 ioctl::set_inherited_project(self.readable(path)?, *id)?;
             }
-            _ => return self.use_open_file(op),
+            other => unreachable!("{other:?} has another theme"),
         }
         Ok(())
     }
 
-    /// Executes operations on open files; the others go to [`control_file`](Self::control_file).
+    /// Executes operations on open files.
     fn use_open_file(&mut self, op: &Op) -> io::Result<()> {
         match op {
             Op::Open { path, handle } => {
@@ -193,13 +257,12 @@ impl Runner {
             Op::Atomic { handle, commit: false } => ioctl::start_atomic_write(self.opened(*handle)?)?,
             Op::Atomic { handle, commit: true } => ioctl::commit_atomic_write(self.opened(*handle)?)?,
             Op::Close { handle } => drop(self.open.remove(handle)),
-            _ => return self.control_file(op),
+            other => unreachable!("{other:?} has another theme"),
         }
         Ok(())
     }
 
-    /// Executes ioctls of f2fs, fs-verity and fscrypt; the other operations go to
-    /// [`control_kernel`](Self::control_kernel).
+    /// Executes ioctls of f2fs, fs-verity and fscrypt.
     fn control_file(&self, op: &Op) -> io::Result<()> {
         match op {
             Op::Compression { path, algorithm, log_cluster } => {
@@ -219,7 +282,7 @@ impl Runner {
                 let key = ioctl::add_encryption_key(dir.as_fd(), &key, policy.descriptor)?;
                 ioctl::set_encryption_policy(dir.as_fd(), policy, &key)?;
             }
-            _ => return self.control_kernel(op),
+            other => unreachable!("{other:?} has another theme"),
         }
         Ok(())
     }
@@ -250,7 +313,7 @@ impl Runner {
             Op::UbiAttach { flash, volume } => ubi::attach(flash, volume)?,
             Op::NbdDetach { device } => nbd::detach(device.as_path())?,
             Op::End { process } => threads::end(*process)?,
-            _ => return Err(Errno::NOSYS.into()),
+            other => unreachable!("{other:?} has another theme"),
         }
         Ok(())
     }
