@@ -186,24 +186,16 @@ impl Plan {
         presets: &[Preset],
         cards: &[Profile],
     ) -> Vec<Cell> {
-        let mut cells = Vec::new();
-        for preset in presets {
-            for experiment in experiments {
-                for file_system in file_systems {
-                    let cell = Cell::new(*experiment, file_system.clone(), *preset);
-                    if cell.makes_sense() {
-                        cells.push(cell);
-                    }
-                }
-            }
-        }
-        for card in cards {
-            for experiment in experiments {
-                let on_card = |it: &FileSystem| Cell::on_card(*experiment, it.clone(), &card.name);
-                cells.extend(file_systems.iter().map(on_card).filter(Cell::makes_sense));
-            }
-        }
-        cells
+        let on = |cell_of: &dyn Fn(Experiment, FileSystem) -> Cell| -> Vec<Cell> {
+            let pairs =
+                experiments.iter().flat_map(|experiment| file_systems.iter().map(move |it| (experiment, it)));
+            pairs.map(|(experiment, it)| cell_of(*experiment, it.clone())).filter(Cell::makes_sense).collect()
+        };
+        let on_presets =
+            presets.iter().flat_map(|preset| on(&|experiment, it| Cell::new(experiment, it, *preset)));
+        let on_cards =
+            cards.iter().flat_map(|card| on(&|experiment, it| Cell::on_card(experiment, it, &card.name)));
+        on_presets.chain(on_cards).collect()
     }
 
     /// Returns the cells that need no guest: those of our engine in this process.

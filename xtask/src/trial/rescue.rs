@@ -288,13 +288,7 @@ fn photorec(image: &Path, work: &Path) -> Result<FoundFiles> {
 fn repaired(flashkit: &Path, image: &Path, work: &Path) -> Result<FoundFiles> {
     let copy = work.join("repaired.img");
     workspace::run(Command::new("cp").arg("--sparse=always").arg(image).arg(&copy))?;
-    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
-    Command::new("fsck.f2fs")
-        .env("PATH", path)
-        .args(["-f", "-y"])
-        .arg(&copy)
-        .output()
-        .context("fsck.f2fs")?;
+    model::setup::system("fsck.f2fs").args(["-f", "-y"]).arg(&copy).output().context("fsck.f2fs")?;
     let dir = work.join("repaired");
     Command::new(flashkit).args(["export", "-k", "-q"]).arg(&copy).arg(&dir).output()?;
     found(&dir)

@@ -7,7 +7,7 @@ use std::{
     fs::{self, File},
     io::Write,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Stdio,
     sync::Arc,
 };
 
@@ -21,7 +21,7 @@ use f2fs::{
 use guest::{Bytes, Content, Manifest, Op, Scope, differences, op::Answer};
 use model::{
     fsck::{fsck_after_cut, fsck_image},
-    setup::load,
+    setup::{load, system},
 };
 
 use crate::{
@@ -176,7 +176,7 @@ fn judge(volumes: &[Volume], resized: &[(usize, &str, Volume)]) -> Result<()> {
                 failures.extend(found.iter().map(|line| format!("{name} (before != after): {line}")));
             }
         }
-        let judged = in_directory(&volume.files[0], || fsck_image(&volume.files[0]));
+        let judged = fsck_one_device(&volume.files[0]);
         failures.extend(judged.err().map(|error| format!("{name}: {error:#}")));
     }
     match failures.is_empty() {
@@ -185,12 +185,13 @@ fn judge(volumes: &[Volume], resized: &[(usize, &str, Volume)]) -> Result<()> {
     }
 }
 
-/// Runs `check` if fsck.f2fs finds the devices of the volume: their paths in the superblock are those of the guest.
-fn in_directory(image: &Path, check: impl FnOnce() -> Result<String>) -> Result<()> {
-    let (superblock, _) =
-        engine::read_superblock(&FileDevice::open(image, OpenOptions::default())?, u64::MAX)?;
+/// Runs fsck.f2fs over a volume on one device. It does not find those of a volume on several: their paths in the
+/// superblock are those of the guest.
+fn fsck_one_device(image: &Path) -> Result<()> {
+    let device = FileDevice::open(image, OpenOptions::default())?;
+    let (superblock, _) = engine::read_superblock(&device, u64::MAX)?;
     match superblock.devices.len() {
-        0 | 1 => check().map(drop),
+        0 | 1 => fsck_image(image).map(drop),
         _ => Ok(()),
     }
 }
@@ -215,7 +216,7 @@ fn filled_volumes(dir: &Path) -> Result<Vec<Volume>> {
     for (name, arguments, percent) in FILLED {
         let path = dir.join(format!("filled {name}.img"));
         File::create(&path)?.set_len(FILLED_BYTES)?;
-        workspace::run(tool("mkfs.f2fs").arg("-q").args(arguments).arg(&path))?;
+        workspace::run(system("mkfs.f2fs").arg("-q").args(arguments).arg(&path))?;
         volumes.push(Volume { name: format!("{name}, {percent} % full"), files: vec![path], manifest: None });
     }
     let disks: Vec<Disk> = volumes.iter().map(|volume| Disk::writable(&volume.files[0])).collect();
@@ -298,13 +299,6 @@ impl Filling<'_> {
             other => bail!("the guest answered {other:?}"),
         }
     }
-}
-
-/// Returns a call of a program of f2fs-tools.
-fn tool(name: &str) -> Command {
-    let mut command = Command::new(name);
-    command.env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()));
-    command
 }
 
 /// A resize by both programs.
@@ -416,7 +410,7 @@ impl Case {
     fn make(&self, image: &Path) -> Result<Vec<WantedFile>> {
         let _ = fs::remove_file(image);
         File::create(image)?.set_len(self.bytes)?;
-        workspace::run(tool("mkfs.f2fs").arg("-q").args(self.mkfs).arg(image))?;
+        workspace::run(system("mkfs.f2fs").arg("-q").args(self.mkfs).arg(image))?;
         let mut volume = own::open(image)?;
         let root = volume.superblock().root_ino;
         let node = engine::NewNode::new(0o100_644);
@@ -468,7 +462,7 @@ impl Trial<'_> {
             counts.kills += 1;
             counts.not_whole += u64::from(!self.is_whole(&self.image())?);
             // Exit codes of fsck.f2fs say little; the files decide.
-            tool("timeout").args([FSCK_SECONDS, "fsck.f2fs", "-f", "-y"]).arg(self.image()).output()?;
+            system("timeout").args([FSCK_SECONDS, "fsck.f2fs", "-f", "-y"]).arg(self.image()).output()?;
             counts.not_repaired += u64::from(!self.is_whole(&self.image())?);
         }
         Ok((result, counts))
@@ -483,7 +477,7 @@ impl Trial<'_> {
         let (image, Case { bytes, new_bytes, .. }) = (self.image(), self.case);
         copy_sparse(self.start, &image)?;
         File::options().write(true).open(&image)?.set_len((*bytes).max(*new_bytes))?;
-        let mut command = tool("strace");
+        let mut command = system("strace");
         command.args(["-f", "-e", "trace=write,pwrite64,pwritev,writev"]).args(strace);
         match self.program {
             Program::Flashkit => {
