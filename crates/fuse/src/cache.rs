@@ -116,19 +116,27 @@ impl KernelCache {
         let fails = self.files.set_writer(ino, self.fs.limits_for(caller));
         let careful = self.leaves_short_of_space(0) || fails;
         if careful {
-            // Earlier failures are reported by close(2) and fsync(2).
-            self.files.take_failure(ino);
+            // Earlier failures of the kernel's own write-back are reported by close(2) and fsync(2).
+            self.files.drop_failure(ino);
         }
         careful
     }
 
-    /// Returns the result of writing back this file, and with it all files that were [to be written
-    /// back](Self::to_write_back).
-    pub fn written_back(&self, ino: Ino) -> Result<()> {
+    /// Returns the result of writing back this file, and with it all `files` that were [to be written
+    /// back](Self::to_write_back). The failures of the others [are kept](Self::keep_failures).
+    pub fn written_back(&self, ino: Ino, files: &[Ino]) -> Result<()> {
         if self.dirty_files.is_maintained() {
             self.dirty_pages.mark_clean();
         }
-        self.files.take_failure(ino).map_or(Ok(()), Err)
+        let failure = self.files.take_failure(ino);
+        self.keep_failures(files);
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Keeps the failures of files that were written back on behalf of another program, each for the next process that
+    /// writes to the file.
+    pub fn keep_failures(&self, files: &[Ino]) {
+        files.iter().for_each(|ino| self.files.keep_failure(*ino));
     }
 
     /// Returns the files that the kernel has to write back before a process that is [about to
@@ -143,7 +151,7 @@ impl KernelCache {
 
     /// Returns the files that the kernel has to write back before `bytes` are reserved: those whose data
     /// might no longer fit. The list is empty if an earlier request has taken them, which may still wait for
-    /// their data. Returns `None` if there is plenty of space.
+    /// their data. Their failures are then to be [kept](Self::keep_failures). Returns `None` if there is plenty of space.
     pub fn to_write_back_before_allocating(&self, bytes: u64) -> Option<Vec<Ino>> {
         self.leaves_short_of_space(bytes).then(|| self.dirty_files.take(|| self.fs.open_for_writing()))
     }

@@ -24,10 +24,11 @@ impl Adapter {
         // A process that has the file open for writing may be about to write.
         let writes = getattr_flags & abi::GETATTR_HANDLE != 0 && handle != 0;
         if writes && self.cache.about_to_write(caller, ino) {
-            let nodes = self.cache.to_write_back(ino).into_iter().map(|ino| self.node(ino)).collect();
+            let files = self.cache.to_write_back(ino);
+            let nodes = files.iter().map(|ino| self.node(*ino)).collect();
             let (fs, cache, block_bytes) = (self.fs.clone(), self.cache.clone(), self.block_bytes);
             self.write_back_for_space.then(nodes, response.defer(), move |output| {
-                cache.written_back(ino)?;
+                cache.written_back(ino, &files)?;
                 put_attr(&fs.stat(ino)?, block_bytes, NO_VALIDITY, output);
                 Ok(())
             });

@@ -189,8 +189,12 @@ impl Adapter {
         match self.cache.to_write_back_before_allocating(bytes) {
             None => answer(&mut response.output),
             Some(first) => {
-                let nodes = first.into_iter().map(|ino| self.node(ino)).collect();
-                self.write_back_for_space.then(nodes, response.defer(), answer);
+                let nodes = first.iter().map(|ino| self.node(*ino)).collect();
+                let cache = self.cache.clone();
+                self.write_back_for_space.then(nodes, response.defer(), move |output| {
+                    cache.keep_failures(&first);
+                    answer(output)
+                });
                 Ok(())
             }
         }

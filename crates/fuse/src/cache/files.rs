@@ -22,6 +22,8 @@ struct State {
     limits: Limits,
     /// Last write-back error that has not been reported yet.
     failed: Option<Errno>,
+    /// The same, of a write-back on behalf of another program, for the next process that writes to the file.
+    kept: Option<Errno>,
     /// True if a write-back has failed since the file was opened for writing.
     has_failed: bool,
 }
@@ -79,9 +81,23 @@ impl Files {
         self.change(ino, |state| (state.failed, state.has_failed) = (Some(errno), true));
     }
 
+    /// Keeps an error that has not been reported yet for the next process that writes to the file: the write-back was on
+    /// behalf of another program.
+    pub fn keep_failure(&self, ino: Ino) {
+        self.change(ino, |state| state.kept = state.failed.take().or(state.kept));
+    }
+
+    /// Drops an error that has not been reported yet, unless it is [kept](Self::keep_failure).
+    pub fn drop_failure(&self, ino: Ino) {
+        self.change(ino, |state| state.failed = None);
+    }
+
     /// Takes the last write-back error that has not been reported yet.
     pub fn take_failure(&self, ino: Ino) -> Option<Errno> {
-        self.shard(ino).get_mut(&ino).and_then(|state| state.failed.take())
+        let mut shard = self.shard(ino);
+        let state = shard.get_mut(&ino)?;
+        let kept = state.kept.take();
+        state.failed.take().or(kept)
     }
 
     /// Changes the state of a file if it has one.
@@ -110,6 +126,18 @@ mod tests {
         assert!(files.may_be_cached(ino));
         files.forget(ino);
         assert!(!files.may_be_cached(ino) && !files.open(ino));
+    }
+
+    #[test]
+    fn a_failure_on_behalf_of_another_program_waits_for_the_next_writer() {
+        let (files, ino) = (Files::default(), Ino(7));
+        files.open(ino);
+        files.record_failure(ino, Errno::NOSPC);
+        files.keep_failure(ino);
+        files.keep_failure(ino);
+        files.record_failure(ino, Errno::IO);
+        files.drop_failure(ino);
+        assert_eq!((files.take_failure(ino), files.take_failure(ino)), (Some(Errno::NOSPC), None));
     }
 
     #[test]

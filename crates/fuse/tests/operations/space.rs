@@ -55,6 +55,29 @@ fn filling_the_volume_fails_without_a_sync() {
     bench.unmount();
 }
 
+#[test]
+fn each_of_two_writers_that_take_turns_learns_of_a_full_volume() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let files = ["one", "two"].map(|name| File::create(bench.path(name)).unwrap());
+    let chunk = noise(256 << 10, 9);
+    let (mut told, mut written) = ([false; 2], [0; 2]);
+    while told != [true; 2] {
+        for ((file, told), written) in files.iter().zip(&mut told).zip(&mut written) {
+            match file.write_all_at(&chunk, *written) {
+                Ok(()) => *written += chunk.len() as u64,
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+                    *told = true;
+                }
+            }
+        }
+        assert!(written.iter().sum::<u64>() < 128 << 20, "128 MiB on 64 MiB: {told:?}");
+    }
+    drop(files);
+    bench.unmount_clean();
+}
+
 /// The call that fills a volume.
 #[derive(Debug, Clone, Copy)]
 enum FilledBy {
