@@ -107,6 +107,8 @@ pub struct MountOptions {
     pub direct: bool,
     /// Files open for writing bypass the page cache of the mount.
     pub direct_write: bool,
+    /// Files have labels of SELinux.
+    pub selinux_labels: bool,
     /// Source in the mount table. With `None`, it is the image.
     pub source_name: Option<String>,
     /// Master keys of encrypted files and directories; not an option of `-o`.
@@ -148,6 +150,7 @@ impl Default for MountOptions {
             threads: None,
             direct: false,
             direct_write: false,
+            selinux_labels: true,
             source_name: None,
             keys: Keyring::default(),
         }
@@ -155,7 +158,7 @@ impl Default for MountOptions {
 }
 
 /// Spelling and description of all options.
-pub const KNOWN: [(&str, &str); 39] = [
+pub const KNOWN: [(&str, &str); 40] = [
     ("ro, rw", "ro: write nothing; an unclean volume is recovered in memory"),
     ("remount", "Change the flags of an existing mount: ro, dev, suid, exec, sync and access times"),
     ("dev, nodev, suid, nosuid, exec, noexec, symfollow, nosymfollow", "As in mount(8)"),
@@ -211,6 +214,11 @@ pub const KNOWN: [(&str, &str); 39] = [
         "Write past the page cache of the mount, which then caches only files that are open for reading alone. \
          Long writes become faster, short ones slower; shared mappings of files open for writing then need \
          Linux 6.6",
+    ),
+    (
+        "seclabel, noseclabel",
+        "noseclabel: no labels of SELinux, for which ls -l then asks once and not for each file; those of the volume \
+         stay [seclabel]",
     ),
     ("default_permissions, acl, user_xattr", "Always on"),
     ("flush_merge, checkpoint_merge, extent_cache", "Always on"),
@@ -292,6 +300,7 @@ impl From<&MountOptions> for Settings {
             checkpoints: options.checkpoints,
             read_only: options.read_only,
             owner: options.owner,
+            selinux_labels: options.selinux_labels,
             cleaning: if options.age_threshold { Policy::AgeThreshold } else { Policy::CostBenefit },
         }
     }

@@ -95,6 +95,8 @@ impl MountOptions {
             ("diratime", None) => self.dir_atime = true,
             ("nodiratime", None) => self.dir_atime = false,
             ("allow_other", None) => self.allow_other = true,
+            ("seclabel", None) => self.selinux_labels = true,
+            ("noseclabel", None) => self.selinux_labels = false,
             ("fsname", Some(name)) => self.source_name = Some(name.into()),
             _ => return false,
         }

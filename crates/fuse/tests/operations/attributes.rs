@@ -3,6 +3,32 @@
 use super::*;
 
 #[test]
+fn noseclabel_hides_and_keeps_the_labels_of_selinux() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let (label, other) = ("security.selinux", "security.other");
+    fs::write(bench.path("file"), "content").unwrap();
+    xattr::set(bench.path("file"), label, b"a:b:c").unwrap();
+    xattr::set(bench.path("file"), other, b"seen").unwrap();
+    bench.unmount_clean();
+    bench.mount("noseclabel");
+    let path = bench.path("file");
+    let refused = |result: std::io::Result<()>| {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(Errno::OPNOTSUPP.raw_os_error()));
+    };
+    let mut value = [0; 8];
+    refused(rustix::fs::getxattr(&path, label, &mut value).map(drop).map_err(std::io::Error::from));
+    refused(xattr::set(&path, label, b"x"));
+    refused(xattr::remove(&path, label));
+    assert_eq!(xattr::list(&path).unwrap().collect::<Vec<_>>(), [other]);
+    assert_eq!(xattr::get(&path, other).unwrap().as_deref(), Some(&b"seen"[..]));
+    bench.unmount_clean();
+    bench.mount("noseclabel,seclabel");
+    assert_eq!(xattr::get(bench.path("file"), label).unwrap().as_deref(), Some(&b"a:b:c"[..]));
+    bench.unmount_clean();
+}
+
+#[test]
 fn times_owners_and_modes_are_kept() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);

@@ -45,6 +45,8 @@ pub struct Settings {
     pub read_only: bool,
     /// The owner that files have on the mount.
     pub owner: ShownOwner,
+    /// Files have labels of SELinux. Otherwise they are hidden and kept, and calls for them are not supported.
+    pub selinux_labels: bool,
     /// Selection of the sections that are cleaned in idle times.
     pub cleaning: Policy,
 }
@@ -59,6 +61,7 @@ impl Default for Settings {
             checkpoints: true,
             read_only: false,
             owner: ShownOwner::default(),
+            selinux_labels: true,
             cleaning: Policy::CostBenefit,
         }
     }

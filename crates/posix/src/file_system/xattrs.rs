@@ -14,6 +14,9 @@ use crate::{Errno, caller::Capability};
 /// The extended attribute that holds the access ACL.
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
+/// The extended attribute that holds the label of SELinux.
+const SELINUX_LABEL: &[u8] = b"security.selinux";
+
 /// Effect of a new access control list on the set-group-id bit of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupIdBit {
@@ -28,7 +31,7 @@ pub enum GroupIdBit {
 impl FileSystem {
     /// Returns the value of an extended attribute.
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        check_xattr_name(name)?;
+        self.check_xattr_name(name)?;
         if self.inodes.has_no_xattrs(ino) {
             // Programs such as ls(1) ask this for every file, and the kernel does not cache the answer.
             self.requests.fetch_add(1, Ordering::Relaxed);
@@ -47,7 +50,8 @@ impl FileSystem {
         let is_trusted = |name: &[u8]| name.starts_with(b"trusted.");
         let hides = names.iter().any(|name| is_trusted(name)) && !caller.has(Capability::SysAdmin);
         let mut list = Vec::new();
-        for name in names.iter().filter(|name| !(hides && is_trusted(name))) {
+        let is_hidden = |name: &[u8]| hides && is_trusted(name) || self.hides_label(name);
+        for name in names.iter().filter(|name| !is_hidden(name)) {
             list.extend_from_slice(name);
             list.push(0);
         }
@@ -64,7 +68,7 @@ impl FileSystem {
         mode: XattrMode,
         group_id_bit: GroupIdBit,
     ) -> Result<()> {
-        check_xattr_name(name)?;
+        self.check_xattr_name(name)?;
         let mut volume = self.write_lock_for(caller)?;
         self.inodes.mark_with_xattrs(ino);
         volume.begin().set_xattr(ino, name, value, mode).map_err(to_errno)?;
@@ -83,20 +87,25 @@ impl FileSystem {
 
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        check_xattr_name(name)?;
+        self.check_xattr_name(name)?;
         match self.write_lock()?.begin().remove_xattr(ino, name).map_err(to_errno) {
             // Removing an ACL that does not exist succeeds (Linux, `vfs_remove_acl`).
             Err(Errno::NODATA) if name.starts_with(b"system.posix_acl_") => Ok(()),
             done => done,
         }
     }
-}
 
-/// Refuses invalid names of extended attributes, as the VFS does for in-kernel file systems.
-fn check_xattr_name(name: &[u8]) -> Result<()> {
-    match name {
-        b"user." | b"trusted." | b"security." => Err(Errno::INVAL),
-        _ if xattr::split_name(name).is_none() => Err(Errno::OPNOTSUPP),
-        _ => Ok(()),
+    /// Refuses invalid names of extended attributes, as the VFS does for in-kernel file systems, and hidden ones.
+    fn check_xattr_name(&self, name: &[u8]) -> Result<()> {
+        match name {
+            b"user." | b"trusted." | b"security." => Err(Errno::INVAL),
+            _ if xattr::split_name(name).is_none() || self.hides_label(name) => Err(Errno::OPNOTSUPP),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns true for the label of SELinux on a mount that has none.
+    fn hides_label(&self, name: &[u8]) -> bool {
+        name == SELINUX_LABEL && !self.settings.selinux_labels
     }
 }
