@@ -42,7 +42,7 @@ lint: targets
 ## targets: check the engine and the archives for other systems, and the command for 32-bit Linux and Windows, as far as
 ## their standard libraries are installed. The lab needs 64 bits, so the command is checked without it.
 LIBRARY_TARGETS = wasm32-unknown-unknown x86_64-apple-darwin
-COMMAND_TARGETS = i686-unknown-linux-gnu x86_64-pc-windows-gnu
+COMMAND_TARGETS = i686-unknown-linux-musl x86_64-pc-windows-gnu
 # A check links nothing, so nothing has to compile zstd's C for another system.
 NO_C = x86_64_apple_darwin $(subst -,_,$(COMMAND_TARGETS))
 $(foreach target,$(NO_C),$(eval targets: export CC_$(target) = true))
