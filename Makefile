@@ -3,7 +3,7 @@
 # Finds the cargo of rustup in a shell that does not have it in its path yet, before an older one of the distribution.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: setup programs test study bench lint targets try-targets unit hostile golden install deb
+.PHONY: setup programs test study bench lint targets try-targets unit hostile golden install deb release
 
 ## setup: install what is missing on Debian or Ubuntu
 setup:
@@ -92,3 +92,9 @@ install:
 deb:
 	cargo build --profile dist --locked -p flashkit
 	BIN=target/dist/flashkit scripts/deb
+
+## release: build and test all files of a release, in target/release-files: static programs, flashkit.exe, the Debian package, an OCI
+## image, check sums; and the packages for crates.io. It needs root.
+release:
+	scripts/setup release
+	scripts/release
