@@ -51,6 +51,29 @@ pub fn odd_device(seed: u64) -> (Profile, FaultPlan) {
     made(seed, &ODD)
 }
 
+/// Makes an odd device with pages of 512 bytes to 64 KiB on one to eight channels, queues, and jitter of up to 15 %.
+pub fn parallel_device(seed: u64) -> (Profile, FaultPlan) {
+    let (mut profile, mut noise) = odd_device(seed);
+    let mut rng = Rng::new(seed ^ PARALLEL);
+    let mut pick = |choices: &[u64]| choices[rng.below(choices.len() as u64) as usize];
+    let stripe_bytes = u64::from(profile.flash.page_bytes);
+    profile.flash.page_bytes = 512 << pick(&[0, 1, 2, 3, 4, 5, 6, 7]);
+    profile.flash.channels = pick(&[1, 1, 2, 3, 4, 5, 6, 7, 8]) as u32;
+    profile.host.queue_depth = pick(&[1, 2, 8, 32]) as u32;
+    noise.jitter = pick(&[0, 5, 10, 15]) as f64 / 100.0;
+    // The rate stays as it was drawn.
+    let pages_bytes = u64::from(profile.flash.page_bytes) * u64::from(profile.flash.channels);
+    let page_ns = |ns: u64| (ns * pages_bytes / stripe_bytes).max(1000);
+    profile.time.program_page_ns = page_ns(profile.time.program_page_ns);
+    if let Some(fat) = &mut profile.fat_area {
+        fat.program_page_ns = page_ns(fat.program_page_ns);
+    }
+    (profile, noise)
+}
+
+/// Distinguishes the draws of a parallel device from those of the odd one.
+const PARALLEL: u64 = 0x5eed << 32;
+
 fn made(seed: u64, choices: &Choices) -> (Profile, FaultPlan) {
     let drawn = Drawn::new(seed, choices);
     let noise = FaultPlan { seed, ..drawn.noise.clone() };

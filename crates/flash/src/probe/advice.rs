@@ -5,14 +5,15 @@
 
 use serde::Serialize;
 
-use super::{Estimate, Findings};
+use super::{Bound, Estimate, Findings};
 
 /// Bytes of an F2FS segment.
 const SEGMENT_BYTES: u64 = 2 << 20;
 
-/// The advice for Linux's f2fs: nothing that was not measured there may make it slower.
-const KERNEL_DEFAULTS: &str = "Linux's f2fs keeps the defaults of mkfs.f2fs and of its mount: the options above were measured with flashkit \
-     only. For others, compare them on this card: flashkit study --card PROFILE --fs f2fs --fs 'f2fs:OPTIONS'.";
+/// The advice for Linux's f2fs, which our options made slower where both were measured (docs/METHOD.md).
+const KERNEL_DEFAULTS: &str = "Linux's f2fs keeps the defaults of mkfs.f2fs and of its mount: the options above suit flashkit, and made it \
+     slower on the cards where it was measured. Others can be compared on this card: flashkit study --card PROFILE \
+     --fs f2fs --fs f2fs:OPTIONS.";
 
 /// Options for formatting and mounting, with reasons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -164,7 +165,7 @@ fn file_system(findings: &Findings) -> (&'static str, Option<String>) {
 
 /// Returns the advice for the area at the front, if there is one.
 fn front_reason(findings: &Findings) -> Option<String> {
-    let area = findings.fat_area_bytes.filter(|area| area.is_certain() || area.at_least)?;
+    let area = findings.fat_area_bytes.filter(|area| area.is_certain() || area.bound == Bound::AtLeast)?;
     Some(format!(
         "The first {} take writes in any order: metadata belongs there, so start the volume at the front of \
          the device if the partition table allows.",

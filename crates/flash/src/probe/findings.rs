@@ -7,6 +7,18 @@ use super::Advice;
 /// An answer is uncertain if the share of agreeing resamples is below this.
 pub const SURE: f64 = 0.95;
 
+/// Relation of the true value to an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The answer is the value.
+    Exact,
+    /// The value may be larger, because the measurements end there.
+    AtLeast,
+    /// The value may be smaller, because the measurements begin there.
+    AtMost,
+}
+
 /// An answer with its confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate<T> {
@@ -15,19 +27,19 @@ pub struct Estimate<T> {
     /// Share of resamples of the measurements that give the same answer. Lower if the measurements cannot
     /// tell two devices apart.
     pub confidence: f64,
-    /// True if the value may be larger, because the measurements end there.
-    pub at_least: bool,
+    /// Relation of the true value to the answer.
+    pub bound: Bound,
 }
 
 impl<T> Estimate<T> {
     /// Makes an answer from a value and the share of resamples that agree with it.
     pub fn new(value: T, confidence: f64) -> Estimate<T> {
-        Estimate { value, confidence, at_least: false }
+        Estimate { value, confidence, bound: Bound::Exact }
     }
 
     /// Makes a lower bound: no larger value was measured.
     pub(super) fn at_least(value: T) -> Estimate<T> {
-        Estimate { value, confidence: 0.0, at_least: true }
+        Estimate { value, confidence: 0.0, bound: Bound::AtLeast }
     }
 
     /// Returns true if the answer is reliable.
@@ -72,8 +84,10 @@ pub struct Findings {
     pub flush_ns: Option<f64>,
     /// True if writes are faster than the flash until a flush is requested.
     pub write_cache: Option<bool>,
-    /// A write smaller than this gets no cheaper.
+    /// The unit of programming.
     pub page_bytes: Option<Estimate<u64>>,
+    /// Bytes of the pages that are programmed at once: a write smaller than this gets no cheaper.
+    pub stripe_bytes: Option<u64>,
     /// Number of units that can be written in turn without merges; None if no limit was met.
     pub open_units: Option<Estimate<Option<u64>>>,
     /// True if a unit may be written in any order.
@@ -112,10 +126,9 @@ impl Findings {
 
     /// Returns the time in nanoseconds of a write that continues the previous one, as far as it was measured.
     pub fn write_ns(&self, bytes: u64) -> Option<f64> {
-        let page = self.page_bytes?.value;
         let short_ns = if bytes < self.short_write_bytes { self.short_write_ns } else { 0.0 };
-        let whole_pages = bytes.next_multiple_of(page);
-        Some(self.write_command_ns? + whole_pages as f64 / self.write_bytes_per_s? * 1e9 + short_ns)
+        let whole_stripes = bytes.next_multiple_of(self.stripe_bytes?);
+        Some(self.write_command_ns? + whole_stripes as f64 / self.write_bytes_per_s? * 1e9 + short_ns)
     }
 
     /// Returns true if a unit was found to take writes in any order.

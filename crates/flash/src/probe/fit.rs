@@ -147,11 +147,11 @@ pub fn copied_block(points: &[Point], written: u64) -> u64 {
     errors.min_by(|one, two| one.1.total_cmp(&two.1)).expect("there are points").0
 }
 
-/// Cost of a write by its size: `command + per_byte * size in whole pages`, and more if it is short.
+/// Cost of a write by its size: `command + per_byte * size in whole stripes`, and more if it is short.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WriteCost {
     /// Writes below this size, in bytes, cost the same.
-    pub page_bytes: u64,
+    pub stripe_bytes: u64,
     /// Fixed cost of a write, in nanoseconds.
     pub command_ns: f64,
     /// Cost of each byte, in nanoseconds.
@@ -166,53 +166,54 @@ impl WriteCost {
     /// Time of a write, in nanoseconds.
     pub fn of(&self, bytes: u64) -> f64 {
         let short_ns = if bytes < self.short_bytes { self.short_ns } else { 0.0 };
-        self.command_ns + self.byte_ns * bytes.next_multiple_of(self.page_bytes) as f64 + short_ns
+        self.command_ns + self.byte_ns * bytes.next_multiple_of(self.stripe_bytes) as f64 + short_ns
     }
 }
 
 /// Maximum root mean square of the relative errors of an accepted fit.
 const MISFIT: f64 = 0.1;
 
-/// If the largest size costs at most this many times the smallest, all sizes are within one page.
+/// If the largest size costs at most this many times the smallest, all sizes are within one stripe.
 const FLAT: f64 = 1.1;
 
 /// Fits a cost to times by size, weighted by relative error. If no line fits, short writes may cost more than
 /// the rest; `large` is then one more size, of writes that are certainly not short. If all sizes cost the
-/// same, the page is the smallest power of two that no size exceeds.
+/// same, the stripe is the smallest power of two that no size exceeds.
 pub fn write_cost(points: &[Point], large: Option<&Point>) -> WriteCost {
     let rows = |points: &[Point]| -> Vec<(u64, f64)> {
         points.iter().map(|point| (point.at, quantile(&point.samples, 0.3).max(1.0))).collect()
     };
     let all = rows(points);
-    let pages = || points[..points.len() - 1].iter().map(|point| point.at);
-    let line = |rows: &[(u64, f64)], page_bytes: u64| {
-        line_through(rows.iter().map(|(at, ns)| (at.next_multiple_of(page_bytes) as f64, *ns)))
+    let stripes = || points[..points.len() - 1].iter().map(|point| point.at);
+    let line = |rows: &[(u64, f64)], stripe_bytes: u64| {
+        line_through(rows.iter().map(|(at, ns)| (at.next_multiple_of(stripe_bytes) as f64, *ns)))
     };
-    let plain = pages().map(|page_bytes| {
-        let (command_ns, byte_ns, error) = line(&all, page_bytes);
-        (WriteCost { page_bytes, command_ns, byte_ns, short_bytes: 0, short_ns: 0.0 }, error)
+    let plain = stripes().map(|stripe_bytes| {
+        let (command_ns, byte_ns, error) = line(&all, stripe_bytes);
+        (WriteCost { stripe_bytes, command_ns, byte_ns, short_bytes: 0, short_ns: 0.0 }, error)
     });
     let (first, last) = (all[0], all[all.len() - 1]);
     if last.1 < first.1 * FLAT {
-        let page_bytes = last.0.next_power_of_two();
+        let stripe_bytes = last.0.next_power_of_two();
         let ends = [(last.0, last.1)].into_iter().chain(large.map(|large| (large.at, large.median())));
-        let (command_ns, byte_ns, _) = line(&ends.collect::<Vec<_>>(), page_bytes);
-        return WriteCost { page_bytes, command_ns, byte_ns, short_bytes: 0, short_ns: 0.0 };
+        let (command_ns, byte_ns, _) = line(&ends.collect::<Vec<_>>(), stripe_bytes);
+        return WriteCost { stripe_bytes, command_ns, byte_ns, short_bytes: 0, short_ns: 0.0 };
     }
     let better = |one: &(WriteCost, f64), two: &(WriteCost, f64)| one.1.total_cmp(&two.1);
     let (plain, error) = plain.min_by(better).expect("there are at least three sizes");
     let Some(large) = large.filter(|_| error > MISFIT * MISFIT * all.len() as f64) else { return plain };
     let with_large: Vec<(u64, f64)> = all.iter().copied().chain(rows(std::slice::from_ref(large))).collect();
     let cuts = 1..all.len();
-    let stepped =
-        cuts.flat_map(|cut| pages().map(move |page_bytes| (cut, page_bytes))).map(|(cut, page_bytes)| {
-            let (command_ns, byte_ns, _) = line(&with_large[cut..], page_bytes);
-            let base = WriteCost { page_bytes, command_ns, byte_ns, short_bytes: 0, short_ns: 0.0 };
+    let stepped = cuts.flat_map(|cut| stripes().map(move |stripe_bytes| (cut, stripe_bytes))).map(
+        |(cut, stripe_bytes)| {
+            let (command_ns, byte_ns, _) = line(&with_large[cut..], stripe_bytes);
+            let base = WriteCost { stripe_bytes, command_ns, byte_ns, short_bytes: 0, short_ns: 0.0 };
             let more: Vec<f64> = all[..cut].iter().map(|(at, ns)| ns - base.of(*at)).collect();
             let cost = WriteCost { short_bytes: all[cut].0, short_ns: median(&more), ..base };
             let error = with_large.iter().map(|(at, ns)| (cost.of(*at) / ns - 1.0).powi(2)).sum();
             (cost, error)
-        });
+        },
+    );
     match stepped.filter(|(cost, _)| cost.short_ns > 0.0).min_by(better) {
         Some((cost, stepped)) if stepped < error / 4.0 => cost,
         _ => plain,
@@ -264,7 +265,7 @@ mod tests {
         let sizes: Vec<(u64, f64)> = [4, 8, 16, 32, 64, 96].map(|kib| (kib << 10, ms(kib) * 1e6)).to_vec();
         let large = Point { at: 1 << 20, samples: vec![ms(1024) * 1e6; 9] };
         let cost = write_cost(&points(&sizes), Some(&large));
-        assert_eq!((cost.page_bytes, cost.short_bytes), (4096, 64 << 10));
+        assert_eq!((cost.stripe_bytes, cost.short_bytes), (4096, 64 << 10));
         assert!((cost.short_ns / 4.4e6 - 1.0).abs() < 0.01 && (cost.command_ns / 0.3e6 - 1.0).abs() < 0.01);
         // If a line fits, no size counts as short.
         let sizes: Vec<(u64, f64)> = sizes.iter().map(|(at, _)| (*at, 3e5 + *at as f64 * 66.0)).collect();
@@ -344,7 +345,7 @@ mod tests {
             let cost = |size: u64| 500.0 + 0.1 * size.next_multiple_of(page) as f64;
             let sizes = [4, 8, 16, 32, 64, 96].map(|kib| (kib << 10, cost(kib << 10)));
             let fitted = write_cost(&points(&sizes), None);
-            assert_eq!(fitted.page_bytes, page);
+            assert_eq!(fitted.stripe_bytes, page);
             assert!((fitted.command_ns - 500.0).abs() < 1.0 && (fitted.byte_ns - 0.1).abs() < 1e-4);
         }
     }
@@ -355,7 +356,7 @@ mod tests {
         let sizes = [4, 8, 16, 32, 64, 96].map(|kib| (kib << 10, cost(kib << 10)));
         let large = Point { at: 1 << 20, samples: vec![cost(1 << 20); 9] };
         let fitted = write_cost(&points(&sizes), Some(&large));
-        assert_eq!(fitted.page_bytes, 128 << 10);
+        assert_eq!(fitted.stripe_bytes, 128 << 10);
         assert!((fitted.command_ns - 500.0).abs() < 1.0 && (fitted.byte_ns - 0.1).abs() < 1e-4);
     }
 

@@ -22,10 +22,12 @@ impl Findings {
     pub fn profile(&self, name: &str) -> Result<Profile, ProfileError> {
         let missing = |figure| ProfileError::Figure { figure, why: "was not measured".into() };
         let page_bytes = self.page_bytes.ok_or(missing("flash.page_bytes"))?.value;
+        let stripe_bytes = self.stripe_bytes.ok_or(missing("flash.channels"))?;
         let limit = self.open_units.ok_or(missing("layer.open_units"))?.value;
         let byte_ns = 1e9 / self.write_bytes_per_s.ok_or(missing("time.program_page_ns"))?;
-        let unit_bytes = self.unit_bytes.and_then(|found| found.value).unwrap_or(UNIT_BYTES.max(page_bytes));
-        let program_page_ns = (byte_ns * page_bytes as f64).max(1.0) as u64;
+        let unit_bytes =
+            self.unit_bytes.and_then(|found| found.value).unwrap_or(UNIT_BYTES.max(stripe_bytes));
+        let program_page_ns = (byte_ns * stripe_bytes as f64).max(1.0) as u64;
         let (layer, block_bytes) = match limit {
             Some(limit) => {
                 let layer = Layer::Hybrid {
@@ -35,7 +37,7 @@ impl Findings {
                     small_write_bytes: 0,
                     small_write_ns: 0,
                 };
-                (layer, self.merged_bytes(unit_bytes, page_bytes, program_page_ns))
+                (layer, self.merged_bytes(unit_bytes, stripe_bytes, program_page_ns))
             }
             None => (Layer::Page { reserve_blocks: 4 }, unit_bytes),
         };
@@ -48,7 +50,7 @@ impl Findings {
             flash: Flash {
                 page_bytes: page_bytes as u32,
                 block_bytes: block_bytes as u32,
-                channels: 1,
+                channels: (stripe_bytes / page_bytes) as u32,
                 spare_blocks: 64 + limit.unwrap_or(0) as u32,
                 endurance_erases: 3000,
                 bad_blocks: 0,
@@ -65,11 +67,11 @@ impl Findings {
 
     /// Returns the size in bytes of the block that a merge copies, which the time of a merge shows: the unit,
     /// or a part of it.
-    fn merged_bytes(&self, unit_bytes: u64, page_bytes: u64, program_page_ns: u64) -> u64 {
-        let copied_pages = self.merge_ns.map_or(0.0, |ns| ns / program_page_ns as f64);
+    fn merged_bytes(&self, unit_bytes: u64, stripe_bytes: u64, program_page_ns: u64) -> u64 {
+        let copied_stripes = self.merge_ns.map_or(0.0, |ns| ns / program_page_ns as f64);
         let mut block_bytes = unit_bytes;
-        while block_bytes % (2 * page_bytes) == 0
-            && copied_pages * 1.4 * (page_bytes as f64) < block_bytes as f64
+        while block_bytes % (2 * stripe_bytes) == 0
+            && copied_stripes * 1.4 * (stripe_bytes as f64) < block_bytes as f64
         {
             block_bytes /= 2;
         }
@@ -132,6 +134,7 @@ impl Findings {
             ("host", ASSUMED),
             ("time", MEASURED),
             ("flash.page_bytes", measured(self.page_bytes.map(|it| it.is_certain()))),
+            ("flash.channels", measured(self.page_bytes.map(|it| it.is_certain()))),
             ("flash.block_bytes", "the unit of a merge, measured by the probe"),
             ("flash", ASSUMED),
             ("layer", measured(Some(layer_is_certain))),

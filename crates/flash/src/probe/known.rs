@@ -27,6 +27,7 @@ impl Findings {
             read_bytes_per_s: rate(profile.time.read_bytes_per_s),
             write_cache: Some(profile.host.write_cache_bytes > 0),
             page_bytes: Some(Estimate::new(u64::from(profile.flash.page_bytes), 1.0)),
+            stripe_bytes: Some(u64::from(profile.flash.page_bytes) * u64::from(profile.flash.channels)),
             open_units: known(limit),
             random_in_unit: Some(Estimate::new(any_order, 1.0)),
             unit_bytes: known(unit),

@@ -15,7 +15,8 @@
 //!   its own.
 //! - *Places*: the time of a write rises from one stream to two by a switch of the unit, and once more with more
 //!   streams than the device remembers.
-//! - *Page*: the size below which a sequential write gets no cheaper.
+//! - *Page*: the size below which a sequential write gets no cheaper is the stripe of all channels; shifted writes
+//!   show the pages in it.
 //!
 //! Each answer is checked at a second position, where a size between the tried ones ends differently. All
 //! ranges are first written in full, because a card without data has nothing to copy and hides its limits.
@@ -26,6 +27,7 @@ pub mod fit;
 mod fitted;
 mod known;
 mod measure;
+mod page;
 mod places;
 mod report;
 
@@ -33,10 +35,10 @@ use block::Device;
 
 use crate::{clock::Clock, flashbench};
 pub use advice::Advice;
-pub use findings::{Estimate, Findings, SURE, Series};
+pub use findings::{Bound, Estimate, Findings, SURE, Series};
 use fit::{
     Point, WriteCost, between, copied_block, falls, median, pooled, quantile, resampled, rises, steps_up,
-    stream_limit, usual_mean, write_cost,
+    stream_limit, usual_mean,
 };
 pub use measure::Stop;
 use measure::{Bench, FILL_BYTES, STREAMS_MAX, WRITE_BYTES};
@@ -219,33 +221,6 @@ impl Probe<'_> {
         self.findings.write_cache = Some(cached);
         self.bench.flushes = cached;
         Ok(())
-    }
-
-    fn page(&mut self) -> Result<WriteCost, Stop> {
-        let mut points = Vec::new();
-        // The largest size is below the 120 KiB at which some hosts split requests.
-        for kib in [4, 8, 16, 32, 64, 96] {
-            let bytes = kib << 10;
-            self.bench.close_units(STREAMS_MAX)?;
-            let start = self.bench.place(u64::from(kib > 64));
-            points.push(self.bench.sequence(start, bytes, 24)?);
-        }
-        let large = Point { at: FILL_BYTES, samples: self.bench.fills_ns.clone() };
-        let large = Some(&large).filter(|large| !large.samples.is_empty());
-        let (page_bytes, confidence) =
-            resampled(&points, self.seed, |points| write_cost(points, large).page_bytes);
-        let cost = write_cost(&points, large);
-        let is_beyond = points.last().is_some_and(|last| page_bytes > last.at);
-        let estimate =
-            if is_beyond { Estimate::at_least(page_bytes) } else { Estimate::new(page_bytes, confidence) };
-        self.findings.page_bytes = Some(estimate);
-        self.bench.write_bytes = WRITE_BYTES.max(page_bytes);
-        self.findings.write_command_ns = Some(cost.command_ns);
-        self.findings.write_bytes_per_s = Some(1e9 / cost.byte_ns.max(1e-6));
-        self.findings.short_write_bytes = cost.short_bytes;
-        self.findings.short_write_ns = cost.short_ns;
-        self.record("sequential writes by size", "bytes", &points);
-        Ok(cost)
     }
 
     fn open_units(&mut self, cost: WriteCost, program_ns: f64) -> Result<Vec<Point>, Stop> {

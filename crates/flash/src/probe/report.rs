@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Advice, Estimate, Findings, Series, advice::size, measure::STREAMS_MAX};
+use super::{Advice, Bound, Estimate, Findings, Series, advice::size, measure::STREAMS_MAX};
 
 impl Findings {
     /// Formats the findings as lines of text.
@@ -69,6 +69,7 @@ impl Findings {
         row("flush", self.flush_ns.map(ms));
         row("write cache", self.write_cache.map(|cache| if cache { "yes" } else { "no" }.to_string()));
         row("page", self.page_bytes.map(|found| told(found, size)));
+        row("pages at once", self.stripe_bytes.map(size));
         let no_limit = || format!("no limit found up to {STREAMS_MAX}");
         let units = |limit: Option<u64>| limit.map_or_else(no_limit, |limit| limit.to_string());
         row("open units", self.open_units.map(|found| told(found, units)));
@@ -100,10 +101,13 @@ fn own_lines(advice: &Advice) -> String {
 }
 
 fn told<T: Copy>(found: Estimate<T>, tell: impl Fn(T) -> String) -> String {
-    let value = tell(found.value);
-    if found.at_least {
-        return format!("{value} or more (uncertain: larger values were not measured)");
-    }
+    let value = match found.bound {
+        Bound::Exact => tell(found.value),
+        Bound::AtMost => format!("{} or less", tell(found.value)),
+        Bound::AtLeast => {
+            return format!("{} or more (uncertain: larger values were not measured)", tell(found.value));
+        }
+    };
     let mark = if found.is_certain() { "" } else { ", uncertain" };
     format!("{value} (confidence {:.0} %{mark})", found.confidence * 100.0)
 }
