@@ -16,7 +16,7 @@ use std::{
 use f2fs::{
     Error, Place, Result,
     engine::{Engine, ExtentKind, Hidden, Stat},
-    format::FileType,
+    format::{FileType, LOG_BLOCKS_PER_SEGMENT, superblock::Superblock},
     units::Ino,
     walk::{Found, Step, Walk},
 };
@@ -43,6 +43,10 @@ pub struct VolumeSource<'v> {
     open: Option<OpenFile>,
     /// Inode of the last entry, if the entry is the first name of several.
     first_of: Option<Ino>,
+    /// Number of bytes of data that further files may have: at first those of the main area. A sound volume has no more,
+    /// because each block belongs to one file. It bounds the size of the output if files share blocks, or if an inode
+    /// has more names than it counts.
+    budget_bytes: u64,
 }
 
 /// The last entry, which is a file.
@@ -82,6 +86,7 @@ impl<'v> VolumeSource<'v> {
             ready: None,
             open: None,
             first_of: None,
+            budget_bytes: main_bytes(volume.superblock()),
         })
     }
 
@@ -201,7 +206,12 @@ impl<'v> VolumeSource<'v> {
     }
 
     fn file(&mut self, path: &[u8], stat: &Stat) -> Result<Kind> {
-        let pieces = self.pieces(stat);
+        let (pieces, stored_bytes) = self.pieces(stat);
+        self.budget_bytes = self.budget_bytes.checked_sub(stored_bytes).ok_or_else(|| {
+            let what =
+                "with it, the files have more data than the volume has blocks, so some of them share blocks";
+            Error::corrupt(Place::Inode(stat.ino), what)
+        })?;
         let data: Vec<Range<u64>> = pieces
             .iter()
             .filter_map(|piece| match piece {
@@ -221,16 +231,23 @@ impl<'v> VolumeSource<'v> {
         Ok(Kind::File { size: stat.size, data: (!whole).then_some(data) })
     }
 
-    /// Returns the parts of a file that are not holes, in order. Adjacent data is one piece.
-    fn pieces(&self, stat: &Stat) -> Vec<Piece> {
+    /// Returns the parts of a file that are not holes, in order, and the least number of bytes that a volume stores
+    /// for them. Adjacent data is one piece.
+    fn pieces(&self, stat: &Stat) -> (Vec<Piece>, u64) {
         let mut pieces: Vec<Piece> = Vec::new();
-        let mut at = 0;
+        let log_cluster_blocks = stat.compression.map_or(0, |compression| compression.log_cluster_blocks);
+        let (mut at, mut stored_bytes) = (0, 0);
         while at < stat.size {
             match self.volume.next_extent_or_hidden(stat.ino, at) {
                 Ok(None) => break,
                 Ok(Some(extent)) => {
                     at = extent.offset + extent.length;
                     let range = extent.offset..at.min(stat.size);
+                    stored_bytes += match extent.kind {
+                        ExtentKind::Data | ExtentKind::Inline => range.end - range.start,
+                        ExtentKind::Compressed => extent.length >> log_cluster_blocks,
+                        ExtentKind::Unwritten => 0,
+                    };
                     match pieces.last_mut() {
                         _ if extent.kind == ExtentKind::Unwritten => {}
                         Some(Piece::Data(last)) if last.end == range.start => last.end = range.end,
@@ -249,8 +266,13 @@ impl<'v> VolumeSource<'v> {
                 }
             }
         }
-        pieces
+        (pieces, stored_bytes)
     }
+}
+
+/// Returns the number of bytes in the main area, which has the data of all files.
+fn main_bytes(sb: &Superblock) -> u64 {
+    (u64::from(sb.main.segments) << LOG_BLOCKS_PER_SEGMENT) * sb.block_size.bytes() as u64
 }
 
 impl Source for VolumeSource<'_> {

@@ -93,3 +93,11 @@ fn global_headers_are_limited_together() {
     let foreign = extended(b'g', "SCHILY.xattr.system.nfs4_acl", &vec![b'c'; MIB]);
     assert_eq!(read(&[comment, foreign, member(b'0', b"")]).unwrap()[0].meta.xattrs, []);
 }
+
+#[test]
+fn a_global_header_with_a_path_is_refused() {
+    for key in ["path", "linkpath", "GNU.sparse.name"] {
+        let error = read(&[extended(b'g', key, b"a/b"), member(b'0', b"")]).unwrap_err();
+        assert!(error.to_string().contains("every member the same path"), "{key}: {error}");
+    }
+}

@@ -28,6 +28,8 @@ use f2fs_tree::{DirSink, ExportOptions, Exported, Holes, Owners, Sink, TarSink, 
 mod support;
 
 const ROOT: Ino = Ino(3);
+/// Offset of `i_links` in an inode's block.
+const LINKS_AT: u64 = 12;
 const FILE: u16 = 0o104_777;
 const DIR: u16 = 0o040_777;
 const LINK: u16 = 0o120_777;
@@ -303,6 +305,28 @@ fn the_archive_of_a_hostile_volume_is_harmless() {
             assert!(!keep_going || arrived.is_ok_and(|bytes| bytes == b"arrives"), "{how}: {text}");
         }
     }
+}
+
+#[test]
+fn files_that_share_blocks_give_no_more_than_the_volume_holds() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).expect("room");
+    volume.begin(Caller::ADMIN).write(file, 0, &[b'x'; 1 << 20]).expect("room");
+    for n in 0..300 {
+        volume.begin(Caller::ADMIN).link(file, ROOT, format!("link{n:03}").as_bytes()).expect("room");
+    }
+    volume.unmount().expect("it is written");
+    // With one link told, each name looks like a file of its own.
+    let volume = Engine::open(device.clone(), Options::read_only()).expect("a good volume");
+    let at = u64::from(volume.nat_entry(file.into()).expect("sound").addr.0) * 4096;
+    drop(volume);
+    device.write(at + LINKS_AT, &1_u32.to_le_bytes()).expect("in memory");
+    let mut sink = TarSink::new(Vec::new(), Holes::Filled);
+    let (done, lost) = run(&device, &mut sink, AfterLoss::Continue);
+    done.expect("the export continues");
+    assert!(sink.into_inner().len() < 64 << 20);
+    assert!(lost.len() > 200 && lost[0].contains("share blocks"), "{:?}", lost.first());
 }
 
 #[test]

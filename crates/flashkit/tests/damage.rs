@@ -129,6 +129,22 @@ fn memory_grows_linearly_with_the_depth() {
 }
 
 #[test]
+fn du_keeps_one_path_however_deep_the_tree_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (dir, image) = (dir.path(), dir.path().join("v.img"));
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "256M"]);
+    let mut volume = open_to_write(&image);
+    let mut at = ROOT;
+    for _ in 0..3000 {
+        at = volume.begin(Caller::ADMIN).create(at, &[b'd'; 250], &NewNode::new(DIR)).unwrap();
+    }
+    volume.unmount().unwrap();
+    drop(volume);
+    let output = bounded(dir, 400 << 10, &["du", "-s", "v.img"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn a_bad_part_of_a_file_loses_only_those_bytes_in_directories_and_archives() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

@@ -213,6 +213,33 @@ fn qcow2_images_are_changed_and_qemu_img_finds_them_consistent() {
 }
 
 #[test]
+fn a_file_may_end_inside_its_last_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    // One cluster of 64 KiB, of which only the first 4 KiB are in the file.
+    let mut disk = vec![0; 1 << 20];
+    disk[..4096].fill(7);
+    fs::write(dir.join("raw"), &disk).unwrap();
+    if run(dir, "qemu-img", &["convert", "-O", "qcow2", "raw", "q"]).is_none() {
+        return;
+    }
+    let file = fs::File::options().write(true).open(dir.join("q")).unwrap();
+    let size = file.metadata().unwrap().len().next_multiple_of(65_536);
+    file.set_len(size - 61_440).unwrap();
+    let image = open_qcow2(dir, "q", WRITE).unwrap();
+    let device = image.device();
+    let mut tail = [9; 4096];
+    device.read(32 << 10, &mut tail).unwrap();
+    assert_eq!(tail, [0; 4096]);
+    device.write(60 << 10, &[5; 4096]).unwrap();
+    device.flush().unwrap();
+    drop((device, image));
+    run(dir, "qemu-img", &["convert", "-O", "raw", "q", "back"]).unwrap();
+    disk[60 << 10..64 << 10].fill(5);
+    assert!(fs::read(dir.join("back")).unwrap() == disk);
+}
+
+#[test]
 fn backing_files_and_compressed_clusters_are_read_and_never_written() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

@@ -476,6 +476,9 @@ impl<R: Read> TarSource<R> {
     fn apply_global(&mut self, data: &[u8]) -> Result<()> {
         let mut global = std::mem::take(&mut self.global);
         self.apply_pax(data, &mut global)?;
+        if global.path.is_some() || global.link_path.is_some() || global.sparse.name.is_some() {
+            return Err(self.malformed("a global header that gives every member the same path"));
+        }
         if global.bytes() > GLOBAL_BYTES_MAX {
             let bytes = global.bytes();
             let what = format!("global headers of {bytes} bytes, at most {GLOBAL_BYTES_MAX}");

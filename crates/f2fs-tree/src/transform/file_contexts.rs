@@ -8,7 +8,7 @@
 use std::cell::OnceCell;
 
 use f2fs::{Error, Result};
-use regex::bytes::Regex;
+use regex::bytes::{Regex, RegexBuilder};
 
 use crate::{Entry, Kind};
 
@@ -16,6 +16,12 @@ use crate::{Entry, Kind};
 const SELINUX: &[u8] = b"security.selinux";
 /// Magic number of compiled file_contexts (libselinux, `SELINUX_MAGIC_COMPILED_FCONTEXT`).
 const COMPILED: [u8; 4] = 0xF97C_FF8A_u32.to_le_bytes();
+
+/// Maximum size in bytes of a compiled expression of no length, and of the cache of each.
+const COMPILED_BYTES_MIN: usize = 64 << 10;
+/// Maximum size in bytes of a compiled expression for each of its bytes. It makes memory linear in the size of the
+/// file, whatever its repetitions are.
+const COMPILED_BYTES_PER_BYTE: usize = 1 << 10;
 
 /// A parsed file_contexts file.
 #[derive(Debug, Default)]
@@ -139,7 +145,10 @@ impl Rule {
             return Ok(regex.is_match(path));
         }
         // Paths are bytes, and `.` matches any byte.
-        let regex = Regex::new(&format!("(?s-u)^(?:{})$", self.pattern))
+        let regex = RegexBuilder::new(&format!("(?s-u)^(?:{})$", self.pattern))
+            .size_limit(COMPILED_BYTES_MIN + COMPILED_BYTES_PER_BYTE * self.pattern.len())
+            .dfa_size_limit(COMPILED_BYTES_MIN)
+            .build()
             .map_err(|error| Error::Invalid(format!("file_contexts, line {}: {error}", self.line).into()))?;
         Ok(cell.get_or_init(|| regex).is_match(path))
     }
@@ -226,6 +235,13 @@ mod tests {
         assert_eq!(label(contexts, "/x/a", &FILE).as_deref(), Some("file"));
         assert_eq!(label(contexts, "/x/a", &Kind::Symlink { target: vec![] }).as_deref(), Some("link"));
         assert_eq!(label(contexts, "/x/a", &Kind::Fifo).as_deref(), Some("any"));
+    }
+
+    #[test]
+    fn an_expression_whose_repetitions_need_much_memory_is_refused_with_its_line() {
+        let contexts = FileContexts::parse("/a any\n/.*(.{1000}){100} any").unwrap();
+        let error = contexts.label(b"/b", &FILE).unwrap_err().to_string();
+        assert!(error.starts_with("file_contexts, line 2: ") && error.contains("size limit"), "{error}");
     }
 
     #[test]

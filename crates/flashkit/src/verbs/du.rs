@@ -135,26 +135,29 @@ impl Args {
 struct Lines<'a, 'v> {
     args: &'a Args,
     descent: &'a mut Descent<'v>,
-    /// The directories on the path to the last step, with what has been counted in each.
-    open: Vec<(Vec<u8>, Usage)>,
+    /// Path of the directory that was entered last. The paths of all open directories are its beginnings, so that
+    /// memory is linear in the depth.
+    path: Vec<u8>,
+    /// The open directories: the length of the path of each, and the usage counted in it so far.
+    open: Vec<(usize, Usage)>,
     /// Inodes with several names.
     counted: HashSet<Ino>,
 }
 
 impl<'a, 'v> Lines<'a, 'v> {
     fn of(args: &'a Args, descent: &'a mut Descent<'v>) -> Lines<'a, 'v> {
-        Lines { args, descent, open: Vec::new(), counted: HashSet::new() }
+        Lines { args, descent, path: Vec::new(), open: Vec::new(), counted: HashSet::new() }
     }
 
-    fn line(&self, path: Vec<u8>, usage: Usage, depth: usize) -> Option<Line> {
-        (depth <= self.args.depth_max()).then_some(Line { path: Name(path), usage })
+    fn line(&self, path: &[u8], usage: Usage, depth: usize) -> Option<Line> {
+        (depth <= self.args.depth_max()).then(|| Line { path: Name(path.to_vec()), usage })
     }
 
     fn step(&mut self, visit: Visit) -> Option<Line> {
         match visit {
             Visit::Entered(node) if node.is_directory() => {
-                let usage = Usage::of(&node);
-                self.open.push((node.path, usage));
+                self.open.push((node.path.len(), Usage::of(&node)));
+                self.path = node.path;
                 None
             }
             Visit::Entered(node) => {
@@ -166,14 +169,14 @@ impl<'a, 'v> Lines<'a, 'v> {
                     sum.add(usage);
                 }
                 let is_shown = self.args.all || node.depth == 0;
-                is_shown.then(|| self.line(node.path, usage, node.depth)).flatten()
+                is_shown.then(|| self.line(&node.path, usage, node.depth)).flatten()
             }
             Visit::Left(depth) => {
-                let (path, usage) = self.open.pop()?;
+                let (path_bytes, usage) = self.open.pop()?;
                 if let Some((_, sum)) = self.open.last_mut() {
                     sum.add(usage);
                 }
-                self.line(path, usage, depth)
+                self.line(&self.path[..path_bytes], usage, depth)
             }
         }
     }

@@ -231,7 +231,9 @@ impl Qcow2 {
                 }
                 // The file may end in the middle of the last cluster.
                 let held = end.saturating_sub(at + within as u64).min(buf.len() as u64) as usize;
-                self.file.read(at + within as u64, &mut buf[..held])?;
+                if held > 0 {
+                    self.file.read(at + within as u64, &mut buf[..held])?;
+                }
                 buf[held..].fill(0);
             }
             Mapping::Packed(packed) => {
@@ -264,6 +266,11 @@ impl Qcow2 {
     fn write_cluster(&self, writer: &mut Writer, cluster: u64, within: usize, buf: &[u8]) -> io::Result<()> {
         let mapping = self.mapping(&mut lock(&self.tables), cluster)?;
         if let Mapping::Data(at, true) = mapping {
+            // The file may end in the middle of the last cluster.
+            let end = at + self.header.cluster_bytes();
+            if self.file.geometry().size_bytes < end {
+                self.file.set_size(end)?;
+            }
             return self.file.write(at + within as u64, buf);
         }
         let bytes;

@@ -14,7 +14,12 @@ impl FileSystem {
     pub fn ioctl(&self, caller: Caller, ino: Ino, open_for: OpenFor, request: &Request) -> Result<Vec<u8>> {
         let stat = self.stat(ino)?;
         let blocks = |blocks: u64| blocks.to_ne_bytes().to_vec();
+        let owns = caller.uid == stat.uid || caller.has(Capability::Fowner);
         match *request {
+            // Linux lets every reader do so, who could then make the file read-only for its owner.
+            Request::ReleaseSaved | Request::ReserveSaved if !owns && open_for == OpenFor::Reading => {
+                return Err(Errno::PERM);
+            }
             Request::ReleaseSaved => {
                 // Unwritten data of other writers could not be written afterwards. (The same holds for
                 // unsynced data of the caller: Linux writes it first, but here it is in the kernel's cache.)
@@ -56,7 +61,6 @@ impl FileSystem {
             let protects = set.flags.is_some_and(|wanted| (wanted ^ flags) & ioctl::PROTECTING != 0);
             // The kernel checks this only for the generic ioctl numbers, and only since Linux 5.13
             // (`fileattr_set_prepare`).
-            let owns = caller.uid == stat.uid || caller.has(Capability::Fowner);
             if !owns || protects && !caller.has(Capability::LinuxImmutable) {
                 return Err(Errno::PERM);
             }
@@ -87,12 +91,15 @@ mod tests {
 
     use block::{Device, MemoryDevice};
     use f2fs::{
-        engine::{Engine, Options},
+        engine::{Engine, Options, SetAttr},
         units::Time,
     };
 
     use super::*;
-    use crate::file_system::tests::{format, mounted};
+    use crate::file_system::{
+        Change,
+        tests::{format, mounted},
+    };
 
     #[test]
     fn flags_that_no_volume_has_are_refused_in_both_forms() {
@@ -114,6 +121,28 @@ mod tests {
         let request = Request::parse(0x401C_5820, &extended).unwrap();
         fs.ioctl(caller, ino, OpenFor::Writing, &request).unwrap();
         assert_eq!(fs.stat(ino).unwrap().flags & flag::SHOWN, flag::NODUMP);
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn only_owners_and_writers_release_and_reserve_saved_blocks() {
+        let fs = mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), "extra_attr,compression"));
+        let caller = |uid| Caller { uid, gid: uid, pid: 0 };
+        let root = fs.root().unwrap();
+        let set = SetAttr { permissions: Some(0o777), ..SetAttr::default() };
+        fs.change(caller(0), root, &Change { set, ..Change::default() }).unwrap();
+        let ino = fs.create(caller(1000), root, b"file", 0o100_644, 0, None).unwrap().ino;
+        let compressed = Request::parse(0x4008_6602, &flag::COMPRESS.to_ne_bytes()).unwrap();
+        fs.ioctl(caller(1000), ino, OpenFor::Writing, &compressed).unwrap();
+        fs.close(ino, OpenFor::Writing);
+        for request in [Request::ReleaseSaved, Request::ReserveSaved] {
+            assert_eq!(
+                fs.ioctl(caller(2000), ino, OpenFor::Reading, &request),
+                Err(Errno::PERM),
+                "{request:?}"
+            );
+            fs.ioctl(caller(1000), ino, OpenFor::Reading, &request).unwrap();
+        }
         fs.unmount().unwrap();
     }
 
