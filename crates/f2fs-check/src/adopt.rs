@@ -5,7 +5,7 @@
 //! the SIT may be old, too, and then marks blocks of nodes that were removed. Nodes of which the NAT names another block
 //! tell the two apart: the older block is that of the old table.
 
-use std::collections::BTreeMap;
+use std::{cmp::Ordering, collections::BTreeMap};
 
 use f2fs::{
     Place,
@@ -21,7 +21,7 @@ use crate::{
     checker::ODD_MAX,
     reader::read_runs,
     segments::Segments,
-    summaries::Summaries,
+    summaries::{Owned, Summaries},
     table::{Table, fact},
 };
 
@@ -107,8 +107,8 @@ fn finding(nid: Nid, stored: BlockAddr, addr: BlockAddr) -> Finding {
         .with_certainty(certainty)
 }
 
-/// Returns true if the block that the NAT names holds the node, and is not older than one of the given age. Then the
-/// SIT is wrong, not the NAT.
+/// Returns true if the block that the NAT names holds the node, and is newer than one of the given age: then the SIT is
+/// wrong, not the NAT. Of two blocks of one age, that of the NAT counts if its summary confirms it.
 fn is_current(
     io: &Io,
     geometry: &Geometry,
@@ -121,6 +121,11 @@ fn is_current(
     }
     let Ok(block) = io.read_block(stored, Place::Node(nid, stored)) else { return false };
     let footer = NodeFooter::of(&block);
-    let is_owner = summaries.owner(io, stored).is_some_and(|owned| owned.owner.nid == nid);
-    footer.nid == nid && is_owner && footer.cp_ver as u32 >= age
+    let is_owner = |owned: Owned| owned.owner.nid == nid;
+    let is_newer = match (footer.cp_ver as u32).cmp(&age) {
+        Ordering::Less => false,
+        Ordering::Equal => summaries.owner(io, stored).is_some_and(is_owner),
+        Ordering::Greater => true,
+    };
+    footer.nid == nid && is_newer
 }
