@@ -48,6 +48,8 @@ struct Walk {
     /// Hashes that several names share, in the second pass over the directory.
     shared: FxHashSet<u32>,
     names: FxHashMap<(u32, Vec<u8>), u64>,
+    /// Names among them that lie in a wrong bucket and are entered again, with their blocks.
+    moved: Vec<((u32, Vec<u8>), u64)>,
     /// Highest level with entries that the depth does not cover.
     too_deep: Option<u32>,
     /// Highest level with entries.
@@ -66,6 +68,19 @@ impl Walk {
     fn edit(&mut self, bytes: &[u8], change: impl FnOnce(&mut Dentries<&mut [u8]>)) {
         let copy = self.edited.get_or_insert_with(|| bytes.to_vec());
         change(&mut Dentries::new(copy.as_mut_slice(), Place::Volume));
+    }
+
+    /// Returns true if an entry lies in a wrong bucket, although nothing else is wrong with it, and is entered again.
+    fn is_moved(&self, block: u64, entry: &Dentry<'_>) -> bool {
+        let hash = self.naming.hash(entry.name, entry.hash);
+        let is_in_place = || {
+            let level = dir_hash::level_of(block, self.dir_level);
+            level.is_some_and(|(level, bucket)| {
+                u64::from(hash) % dir_hash::buckets(level, self.dir_level) == bucket
+            })
+        };
+        let is_right = hash == entry.hash && self.naming.is_possible(entry.name);
+        is_right && !self.is_inline && !is_in_place()
     }
 }
 
@@ -110,6 +125,7 @@ impl Checker<'_> {
             hashes: Vec::new(),
             shared: FxHashSet::default(),
             names: FxHashMap::default(),
+            moved: Vec::new(),
             too_deep: None,
             last_level: 0,
             last_block: None,
@@ -490,15 +506,25 @@ impl Checker<'_> {
                     if is_dot || !walk.shared.contains(&hash) || walk.names.len() >= SHARED_MAX {
                         continue;
                     }
-                    let name = walk.naming.compared(entry.name);
-                    if let Some(other) = walk.names.insert((hash, name), block) {
-                        let shown = walk.naming.shown(entry.name);
-                        let known = format!("{shown} is also in block {other}");
-                        checker.add(Kind::DentryTwice, at, known);
+                    let key = (hash, walk.naming.compared(entry.name));
+                    if walk.is_moved(block, &entry) {
+                        walk.moved.push((key, block));
+                    } else if let Some(other) = walk.names.insert(key, block) {
+                        checker.add_twice(at, &walk.naming.shown(entry.name), other);
                         checker.enter_again(walk, &entry, bytes);
                     }
                 }
             });
         }
+        for (key, block) in std::mem::take(&mut walk.moved) {
+            let shown = walk.naming.shown(&key.1);
+            if let Some(other) = walk.names.insert(key, block) {
+                self.add_twice(Place::Dir(walk.ino, block), &shown, other);
+            }
+        }
+    }
+
+    fn add_twice(&mut self, at: Place, shown: &str, other: u64) {
+        self.add(Kind::DentryTwice, at, format!("{shown} is also in block {other}"));
     }
 }

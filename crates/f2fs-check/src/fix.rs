@@ -98,6 +98,8 @@ pub enum Fix {
     },
     /// Clears the errors that the superblocks record.
     ClearErrors,
+    /// Clears the numbers of quota inodes in the superblocks.
+    ClearQuotaInodes,
 }
 
 impl Fix {

@@ -57,6 +57,8 @@ kinds! {
         "Features that live in extra attributes come with extra_attr.", "none: a person has to decide";
     ErrorsRecorded, "errors-recorded", Error, Certain,
         "The superblock records no errors.", "clear the record after all other repairs";
+    QuotaFeature, "quota-feature", Error, Certain,
+        "Only with the feature quota, the superblock names quota inodes.", "clear the numbers";
     PackUnreadable, "pack-invalid", Error, Likely,
         "Head and copy of a checkpoint pack carry checksums and one version.", "copy the other pack over it";
     PackUnfinished, "pack-unfinished", Notice, Likely,

@@ -1,5 +1,7 @@
 //! The two superblocks.
 
+use std::{mem::offset_of, ops::Range};
+
 use block::Device;
 use f2fs::{
     Error, Place, Result,
@@ -11,7 +13,7 @@ use f2fs::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::{Finding, Fix, Kind, Report};
+use crate::{Certainty, Finding, Fix, Kind, Report};
 
 /// Features that live in the extra attributes of inodes.
 const IN_EXTRA_ATTR: Features = Features(
@@ -58,10 +60,7 @@ pub fn check(device: &dyn Device, report: &mut Report) -> Result<Option<Superblo
     if let (Some(Copy { bytes: one, good: Some(_) }), Some(Copy { bytes: other, good: Some(_) })) =
         (&first, &second)
     {
-        if let Some(at) = one.iter().zip(other).position(|(a, b)| a != b) {
-            let known = format!("byte {at} is {:#04x}, in the first copy {:#04x}", other[at], one[at]);
-            report.add(Finding::new(Kind::SuperblocksDiffer, Place::Superblock(1), known));
-        }
+        report_difference(one, other, report);
     }
     let (number, used) = match (first, second) {
         (Some(Copy { bytes, good: Some(good) }), _) => (0, Some((bytes, good))),
@@ -72,7 +71,29 @@ pub fn check(device: &dyn Device, report: &mut Report) -> Result<Option<Superblo
     let raw = raw::Superblock::ref_from_bytes(&bytes).expect("the array has the struct's size");
     features(&good, number, report);
     errors(raw, number, report);
+    quota_inodes(raw, number, report);
     Ok(Some(good))
+}
+
+/// Fields that change while a volume is in use, and on which nothing else depends: the label, the extensions, the
+/// versions of programs, the recorded errors, the checksum. A power cut between the writes of both copies leaves them
+/// different.
+const CHANGEABLE: [Range<usize>; 5] = [
+    offset_of!(raw::Superblock, volume_name)..offset_of!(raw::Superblock, cp_payload),
+    offset_of!(raw::Superblock, version)..offset_of!(raw::Superblock, feature),
+    offset_of!(raw::Superblock, hot_ext_count)..offset_of!(raw::Superblock, s_encoding),
+    offset_of!(raw::Superblock, s_stop_reason)..offset_of!(raw::Superblock, reserved),
+    offset_of!(raw::Superblock, crc)..superblock::BYTES,
+];
+
+fn report_difference(first: &[u8], second: &[u8], report: &mut Report) {
+    let differing = || (0..superblock::BYTES).filter(|at| first[*at] != second[*at]);
+    let Some(at) = differing().next() else { return };
+    let known = format!("byte {at} is {:#04x}, in the first copy {:#04x}", second[at], first[at]);
+    let is_changeable = differing().all(|at| CHANGEABLE.iter().any(|field| field.contains(&at)));
+    let certainty = if is_changeable { Certainty::Certain } else { Certainty::Likely };
+    let finding = Finding::new(Kind::SuperblocksDiffer, Place::Superblock(1), known);
+    report.add(finding.with_certainty(certainty));
 }
 
 fn magic(bytes: &[u8; superblock::BYTES]) -> u32 {
@@ -135,6 +156,15 @@ fn features(superblock: &Superblock, copy: u8, report: &mut Report) {
         let names: Vec<&str> = needing.names().collect();
         let known = format!("{} without extra_attr", names.join(", "));
         report.add(Finding::new(Kind::FeatureNeeds, at, known));
+    }
+}
+
+fn quota_inodes(raw: &raw::Superblock, copy: u8, report: &mut Report) {
+    let inodes = raw.qf_ino.map(|ino| ino.get());
+    if inodes != [0; 3] && !Features(raw.feature.get()).has(Features::QUOTA) {
+        let known = format!("quota inodes {inodes:?} without quota");
+        report.add(Finding::new(Kind::QuotaFeature, Place::Superblock(copy), known));
+        report.fix(Fix::ClearQuotaInodes);
     }
 }
 

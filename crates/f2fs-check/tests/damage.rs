@@ -1,7 +1,7 @@
 //! Each kind of finding: a volume is damaged so, and the check finds exactly that.
 
 use f2fs::{
-    format::BLOCKS_PER_SEGMENT,
+    format::{BLOCKS_PER_SEGMENT, dir_hash},
     units::{BlockAddr, Ino, Nid, SegNo},
 };
 

@@ -12,8 +12,8 @@ use std::{
 
 use block::{Counted, Device, Fault, Faulty, Hooked, MemoryDevice, Survivors, Verb, power_cut};
 use f2fs::{
-    engine::{Caller, Engine, NewNode, Options},
-    format::{BLOCKS_PER_SEGMENT, inode::flag},
+    engine::{Caller, Engine, FinalSymlink, NewNode, Options},
+    format::{BLOCKS_PER_SEGMENT, dir_hash, inode::flag},
     units::{BlockAddr, Ino, Nid, SegNo},
 };
 use f2fs_check::{
@@ -154,6 +154,48 @@ fn a_damaged_head_over_lost_journals_gives_way_to_the_older_pack() {
         ["\"plain\""],
         "the file of the lost checkpoint is older"
     );
+}
+
+#[test]
+fn superblocks_that_differ_in_the_label_need_no_person() {
+    let certainty = |at| {
+        let d = Damaged::new();
+        put_superblock(&d, 1, at, b"x");
+        repair_of(&d.device).certainty()
+    };
+    let (label, uuid) = (124, 108);
+    assert_eq!((certainty(label), certainty(uuid)), (Certainty::Certain, Certainty::Likely));
+}
+
+#[test]
+fn newer_nodes_of_a_segment_without_summary_are_not_replaced_by_old_ones_that_an_old_table_marks() {
+    let d = Damaged::new();
+    let (segment, _) = closed_node(&d);
+    let inos = (0..700).map(|n| d.ino(&format!("/many/entry {n}")));
+    let inos: Vec<Ino> = inos.filter(|ino| d.position(d.addr((*ino).into())).0 == segment).take(9).collect();
+    let is_free = |segment: &SegNo| d.sit(*segment).valid_blocks == 0 && !d.is_log(*segment);
+    let geometry = *d.volume().geometry();
+    let old = (0..geometry.segments).map(SegNo).find(is_free).expect("a free segment");
+    d.put_sit(old, 0, &(4u16 << 10).to_le_bytes());
+    d.put(d.ssa(old), BLOCK - 5, &[1]);
+    for (n, ino) in (0..).zip(inos) {
+        let to = geometry.block(old, n);
+        move_block(&d, d.addr(ino.into()), to, &[&le(ino.0)[..], &[0; 3]].concat());
+        // The old version has other permissions, and was written before.
+        d.put(to, 0, &0o100_000u16.to_le_bytes());
+        d.put(to, FOOTER + 12, &[0; 8]);
+    }
+    d.put(d.ssa(segment), 0, &[0; BLOCK - 5]);
+    let modes = || {
+        let volume = Engine::open(d.device.clone(), Options::read_only()).unwrap();
+        (0..700).all(|n| {
+            let ino = volume.resolve(format!("/many/entry {n}").as_bytes(), FinalSymlink::NoFollow).unwrap();
+            volume.inode(ino).unwrap().head().mode.get() == 0o100_644
+        })
+    };
+    repair_of(&d.device).apply(&*d.device).unwrap();
+    assert!(support::report(d.device.clone()).is_clean());
+    assert!(modes(), "the newer version counts");
 }
 
 #[test]
@@ -522,6 +564,11 @@ fn lost_by(test: &str) -> Vec<String> {
         // The one is a device now; the other has another size.
         "a_device_that_names_nodes" => &["\"far\""],
         "a_mark_of_inline_data_on_a_small_file_with_a_block" => &["\"plain\""],
+        "a_doubled_name_in_a_wrong_bucket" => &["\"many/entry 269\"", "+\"many/entry 100~1\""],
+        // Nothing else names the quota files.
+        "quota_inodes_without_the_feature" => {
+            &["+\"lost+found/#4\"", "+\"lost+found/#5\"", "+\"lost+found/#6\""]
+        }
         "a_doubled_name" => &["\"few/other\"", "+\"few/small~1\""],
         "a_name_with_a_slash" => &["\"few/small\"", "+\"few/s_all\""],
         // The size is lost; the content gets the largest one.

@@ -40,19 +40,19 @@ use crate::{
     packs::DamagedEnd,
     segments::Segments,
 };
-use superblock_copies::RecordedErrors;
 use transfer::{Changes, State};
 
 /// Maximum number of checks. Each repairs the findings that the repairs of the last one uncovered; of a block with many
 /// owners, each separates one.
 const ROUNDS: usize = 24;
 /// Kinds whose repair concerns only the superblocks.
-const SUPERBLOCK_KINDS: [Kind; 5] = [
+const SUPERBLOCK_KINDS: [Kind; 6] = [
     Kind::SuperblockMagic,
     Kind::SuperblockChecksum,
     Kind::SuperblockInvalid,
     Kind::SuperblocksDiffer,
     Kind::ErrorsRecorded,
+    Kind::QuotaFeature,
 ];
 /// Kinds after whose repair a directory may have other blocks. Changes of its blocks wait for the next round.
 const DOUBTFUL_OWNERS: [Kind; 4] =
@@ -211,10 +211,6 @@ struct Planning<'a> {
 
 impl Planning<'_> {
     fn run(mut self, report: Report, segments: Segments) -> Result<Planned> {
-        let errors = match report.fixes().contains(&Fix::ClearErrors) {
-            true => RecordedErrors::Clear,
-            false => RecordedErrors::Keep,
-        };
         let mut requests = Vec::new();
         if !only_superblocks(&report) {
             requests = match self.rounds(&report, segments) {
@@ -228,7 +224,7 @@ impl Planning<'_> {
                 }
             };
         }
-        requests.extend(superblock_copies::requests(self.device, errors)?);
+        requests.extend(superblock_copies::requests(self.device, report.fixes())?);
         let last = self.over(self.device, &requests)?;
         let (left, _) = examine(last, self.progress)?;
         if !left.is_clean() {

@@ -14,23 +14,17 @@ use f2fs::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::transfer::{flush, write_at};
+use crate::Fix;
 
 /// Bytes of the block that holds a copy, of which the rest stays.
 const PAGE: usize = BlockSize::B4K.bytes();
 
-/// Treatment of the errors that Linux has recorded in the superblock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RecordedErrors {
-    Keep,
-    Clear,
-}
-
-/// Returns the requests that make both copies equal, and clear the recorded errors if that is wanted. Each copy is
+/// Returns the requests that make both copies equal, with those of the changes that concern superblocks. Each copy is
 /// written and flushed alone, so that one is whole at any time.
 ///
 /// # Errors
 /// [`Error::Io`] if a copy cannot be read; [`Error::Corrupt`] if none is usable.
-pub fn requests(device: &Arc<dyn Device>, errors: RecordedErrors) -> Result<Vec<Request>> {
+pub fn requests(device: &Arc<dyn Device>, fixes: &[Fix]) -> Result<Vec<Request>> {
     let (good, copy) = f2fs::engine::read_superblock(device, device.geometry().size_bytes)?;
     let block = good.block_size.bytes() as u64;
     let pages = [0, 1].map(|copy: u8| read(device, copy, u64::from(copy) * block));
@@ -39,9 +33,7 @@ pub fn requests(device: &Arc<dyn Device>, errors: RecordedErrors) -> Result<Vec<
     };
     let mut right: [u8; superblock::BYTES] =
         source[superblock::OFFSET..].try_into().expect("a page ends with the superblock");
-    if errors == RecordedErrors::Clear {
-        clear(&mut right, &good);
-    }
+    apply(fixes, &mut right, &good);
     let mut requests = Vec::new();
     // The damaged copy first: the good one counts until the other is whole.
     for copy in [1 - copy, copy] {
@@ -61,12 +53,19 @@ fn read(device: &Arc<dyn Device>, copy: u8, offset_bytes: u64) -> Result<Vec<u8>
     Ok(page)
 }
 
-/// Clears the errors that Linux has recorded. Reason 0 is a shutdown that a program asked for, which is no error.
-fn clear(bytes: &mut [u8; superblock::BYTES], good: &Superblock) {
+/// Makes the changes that concern a superblock.
+fn apply(fixes: &[Fix], bytes: &mut [u8; superblock::BYTES], good: &Superblock) {
     let raw = raw::Superblock::mut_from_bytes(bytes).expect("the array has the struct's size");
-    raw.s_stop_reason[1..].fill(0);
-    raw.s_errors.fill(0);
-    if good.features.has(Features::SB_CHECKSUM) {
+    let before = raw.as_bytes().to_vec();
+    if fixes.contains(&Fix::ClearErrors) {
+        // Reason 0 is a shutdown that a program asked for, which is no error.
+        raw.s_stop_reason[1..].fill(0);
+        raw.s_errors.fill(0);
+    }
+    if fixes.contains(&Fix::ClearQuotaInodes) {
+        raw.qf_ino.fill(0.into());
+    }
+    if raw.as_bytes() != before && good.features.has(Features::SB_CHECKSUM) {
         let end = superblock::BYTES - 4;
         let sum = f2fs_crc(&raw.as_bytes()[..end]);
         raw.crc.set(sum);

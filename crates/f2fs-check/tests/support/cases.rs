@@ -99,6 +99,12 @@ damage! {
     }
     an_orphan_that_is_not_in_use => ["orphan-inode"]: |d| { put_orphan(&d, 60_000, 1); }
     an_orphan_block_with_too_many_entries => ["orphan-block"]: |d| { put_orphan(&d, 60_000, 1021); }
+    quota_inodes_without_the_feature => ["inode-unreached", "quota-feature"]: |d| {
+        let feature = d.volume().superblock().features.0 & !0x90;
+        for copy in [0, 1] {
+            put_superblock(&d, copy, 2180, &le(feature));
+        }
+    }
     a_quota_inode_that_is_not_in_use => ["quota-inode", "quota-usage"]: |d| {
         for copy in [0, 1] {
             put_superblock(&d, copy, 2745 + 8, &le(60_000));
@@ -347,6 +353,22 @@ damage! {
         let (names, name) = d.name_at(few, other);
         d.put(names, name, b"small");
         d.put_dentry(few, other, 0, &hash);
+    }
+    a_doubled_name_in_a_wrong_bucket => ["dentry-place", "dentry-twice"]: |d| {
+        // A name of another bucket becomes "entry 100", which is as long.
+        let many = d.ino("/many");
+        let entry = |n: u32| d.volume().find_entry(many, format!("entry {n}").as_bytes()).unwrap().unwrap();
+        let right = entry(100);
+        let (from, at) = (d.data(many, right.block), 30 + right.slot * 11);
+        let hash = d.block(from)[at..at + 4].to_vec();
+        let is_wrong = |found: &f2fs::engine::Found| {
+            let (level, bucket) = dir_hash::level_of(found.block, 0).unwrap();
+            u64::from(u32::from_le_bytes(hash[..].try_into().unwrap())) % dir_hash::buckets(level, 0) != bucket
+        };
+        let wrong = (101..700).map(entry).find(is_wrong).expect("an entry in another bucket");
+        let to = d.data(many, wrong.block);
+        d.put(to, 30 + wrong.slot * 11, &hash);
+        d.put(to, 30 + 214 * 11 + wrong.slot * 8, b"entry 100");
     }
     a_directory_with_two_names => ["dentry-type", "dir-second-name", "inode-unreached"]: |d| {
         d.put_dentry(d.ino("/few"), d.slot(d.ino("/few"), "other"), 4, &le(d.ino("/many").0));

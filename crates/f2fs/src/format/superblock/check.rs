@@ -64,7 +64,8 @@ impl Superblock {
             cp_payload: raw.cp_payload.get(),
             features,
             devices: rules.devices()?,
-            quota_inos: raw.qf_ino.map(|ino| Ino(ino.get())),
+            // Linux reads the numbers only with the feature.
+            quota_inos: raw.qf_ino.map(|ino| Ino(if features.has(Features::QUOTA) { ino.get() } else { 0 })),
             encoding: raw.s_encoding.get(),
             encoding_flags: raw.s_encoding_flags.get(),
         })
