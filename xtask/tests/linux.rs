@@ -2,16 +2,22 @@
 //!
 //! Each test boots the judge's kernel once and gives it many volumes.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
+use block::{Device, FileDevice, OpenOptions};
 use f2fs::{
-    engine::{Caller, QuotaLimits},
+    engine::{Caller, Engine, Options, QuotaLimits},
     format::{
         BlockSize,
         inode::{Algorithm, Compression},
         quota::QuotaKind,
     },
     mkfs::{self, Overprovision, Plan},
+    tune::{Changes, FeatureChanges, tune},
+    units::Time,
 };
 use guest::{
     Content, Manifest, Op, Scope, differences,
@@ -130,6 +136,29 @@ fn linux_reads_our_blocks_of_16k() {
     let dir = scratch();
     let volumes: Vec<Ours> =
         FEATURES.iter().map(|features| write(dir.path(), features, BlockSize::B16K)).collect();
+    compare(&volumes);
+}
+
+#[test]
+fn linux_reads_volumes_whose_properties_have_changed() {
+    let dir = scratch();
+    let sets = ["", "extra_attr,inode_checksum", EVERYTHING];
+    let volumes: Vec<Ours> =
+        sets.iter().map(|features| write(dir.path(), features, BlockSize::B4K)).collect();
+    let lists =
+        ["encrypt,verity,casefold,sb_checksum", "^inode_checksum,compression,project_quota", "^sb_checksum"];
+    for (ours, list) in volumes.iter().zip(lists) {
+        let changes = Changes {
+            uuid: Some([0xC3; 16]),
+            features: FeatureChanges::parse(list).expect("known features"),
+            quotas: Some(vec![QuotaKind::User, QuotaKind::Group]),
+            ..Changes::default()
+        };
+        let how = OpenOptions { write: true, direct: false };
+        let device: Arc<dyn Device> = Arc::new(FileDevice::open(&ours.image.path, how).expect("it opens"));
+        let mut open = || Engine::open(device.clone(), Options::new(Time::default));
+        tune(&mut open, &changes).unwrap_or_else(|error| panic!("{}: {error}", ours.name));
+    }
     compare(&volumes);
 }
 

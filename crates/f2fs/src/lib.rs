@@ -62,6 +62,7 @@ mod nodes;
 pub mod printable;
 pub mod resize;
 mod segments;
+pub mod tune;
 pub mod units;
 pub mod walk;
 

@@ -106,6 +106,8 @@ pub enum Verb {
     Rescue(Box<verbs::rescue::Args>),
     /// Grow or shrink a volume.
     Resize(verbs::resize::Args),
+    /// Show or change the properties of a volume: UUID, features, extensions, quota.
+    Tune(verbs::tune::Args),
     /// Clean sections: gather their valid blocks to free whole sections.
     Gc(verbs::gc::Args),
     /// Tell the device which blocks are unused.

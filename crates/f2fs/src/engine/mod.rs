@@ -6,6 +6,7 @@
 //! write of metadata the volume refuses changes until it is opened again.
 
 mod attributes_api;
+mod census;
 mod checkpoint;
 mod evacuate;
 mod files_api;
@@ -19,6 +20,7 @@ mod nodes_api;
 mod open;
 mod pending;
 mod quota;
+mod quota_files;
 mod recovery;
 mod space;
 mod transaction;
@@ -51,6 +53,8 @@ pub use quota::QuotaLimits;
 pub use space::Space;
 pub use transaction::{Caller, Transaction};
 pub use victim::{Candidate, Policy, benefit, by_age};
+
+pub(crate) use census::Census;
 
 use gc::SpaceStep;
 use pending::Then;

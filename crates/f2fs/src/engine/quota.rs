@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// A quota file, with everything that changing it needs read into memory.
-struct QuotaFile {
+pub(super) struct QuotaFile {
     kind: QuotaKind,
     ino: Ino,
     /// Grace times in seconds of the soft limits for space and for inodes.
@@ -31,6 +31,24 @@ struct QuotaFile {
     records: BTreeMap<u32, Located>,
     /// The blocks of the file that contain the records.
     blocks: BTreeMap<u64, Box<[u8]>>,
+}
+
+impl QuotaFile {
+    /// Grace times in seconds of the soft limits for space and for inodes.
+    pub(super) fn graces(&self) -> (u32, u32) {
+        self.graces
+    }
+
+    /// Takes the records that have limits, without their usage.
+    pub(super) fn into_limits(self) -> BTreeMap<u32, QuotaRecord> {
+        let records = self.records.into_iter().filter(|(_, located)| has_limit(&located.record));
+        let unused = |mut record: QuotaRecord| {
+            record.inodes.set(0);
+            record.space.set(0);
+            record
+        };
+        records.map(|(id, located)| (id, unused(located.record))).collect()
+    }
 }
 
 /// Limits of a user, group or project; 0 means no limit.
@@ -138,7 +156,7 @@ impl Engine {
         Ok(self.read_quota(kind, ino)?.records.into_values().collect())
     }
 
-    fn read_quota(&self, kind: QuotaKind, ino: Ino) -> Result<QuotaFile> {
+    pub(super) fn read_quota(&self, kind: QuotaKind, ino: Ino) -> Result<QuotaFile> {
         let (inode, at) = (self.inode(ino)?, Place::Inode(ino));
         if inode.file_type() != FileType::Regular {
             return Err(Error::corrupt(at, "the quota file is not a regular file"));

@@ -219,6 +219,12 @@ impl NodeBlock {
         self.format
     }
 
+    /// The same bytes in a volume with other features or another UUID.
+    #[must_use]
+    pub(crate) fn in_format(&self, format: NodeFormat) -> NodeBlock {
+        NodeBlock { bytes: self.bytes.clone(), format }
+    }
+
     /// The footer.
     #[must_use]
     pub fn footer(&self) -> NodeFooter {

@@ -103,6 +103,16 @@ impl QuotaKind {
         self as usize
     }
 
+    /// Name of the kind.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            QuotaKind::User => "user",
+            QuotaKind::Group => "group",
+            QuotaKind::Project => "project",
+        }
+    }
+
     /// First word of the kind's files.
     #[must_use]
     pub const fn magic(self) -> u32 {

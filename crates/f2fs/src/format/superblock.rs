@@ -225,6 +225,34 @@ impl Features {
         Features(self.0 | other.0)
     }
 
+    /// The set without the bits of `other`.
+    #[must_use]
+    pub const fn without(self, other: Features) -> Features {
+        Features(self.0 & !other.0)
+    }
+
+    /// Refuses features that lie in the extra attributes of inodes, if inodes have none.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with the name of the feature.
+    pub fn require_extra_attr(self) -> Result<()> {
+        let in_inodes = [
+            Features::PROJECT_QUOTA,
+            Features::INODE_CHECKSUM,
+            Features::FLEXIBLE_INLINE_XATTR,
+            Features::INODE_CRTIME,
+            Features::COMPRESSION,
+        ];
+        let found = in_inodes.into_iter().find(|feature| self.has(*feature));
+        match found.filter(|_| !self.has(Features::EXTRA_ATTR)) {
+            Some(feature) => {
+                let name = feature.names().next().unwrap_or_default();
+                Err(Error::Invalid(format!("feature {name} needs feature extra_attr").into()))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The bits that have no name.
     #[must_use]
     pub fn unknown(self) -> u32 {
@@ -312,7 +340,8 @@ pub struct Superblock {
     pub features: Features,
     /// Devices of a multi-device volume; otherwise empty.
     pub devices: Vec<VolumeDevice>,
-    /// Quota inodes: user, group, project; 0 is none.
+    /// Inodes of the quota files for users, groups and projects; 0 is none. They count only with the feature quota:
+    /// without it, an interrupted change of quotas has left them.
     pub quota_inos: [Ino; 3],
     /// Encoding of names for casefolding.
     pub encoding: u16,
@@ -342,19 +371,20 @@ impl Superblock {
     /// The hidden inode of a quota file, if the volume has this quota.
     #[must_use]
     pub fn quota_ino(&self, kind: QuotaKind) -> Option<Ino> {
-        Some(self.quota_inos[kind.index()]).filter(|ino| ino.0 != 0)
+        let has_quota = self.features.has(Features::QUOTA);
+        Some(self.quota_inos[kind.index()]).filter(|ino| has_quota && ino.0 != 0)
     }
 
     /// Returns true if an inode holds a quota.
     #[must_use]
     pub fn is_quota_ino(&self, ino: Ino) -> bool {
-        self.quota_inos.contains(&ino)
+        QuotaKind::ALL.into_iter().any(|kind| self.quota_ino(kind) == Some(ino))
     }
 
     /// Returns true if the volume has a quota of any kind.
     #[must_use]
     pub fn has_quotas(&self) -> bool {
-        self.quota_inos.iter().any(|ino| ino.0 != 0)
+        QuotaKind::ALL.into_iter().any(|kind| self.quota_ino(kind).is_some())
     }
 }
 
@@ -366,6 +396,7 @@ pub fn seal(raw: &mut raw::Superblock) {
         raw.crc.set(sum);
     } else {
         raw.checksum_offset.set(0);
+        raw.crc.set(0);
     }
 }
 

@@ -3,7 +3,10 @@
 //! The defaults are mkfs.f2fs's; the kernel matches them against the end of a name, and those of two letters
 //! also against the beginning of an extension, so that "mp" covers mp3 and mp4.
 
-use crate::{Error, Result, format::superblock::EXTENSIONS_MAX};
+use crate::{
+    Error, Result,
+    format::superblock::{EXTENSIONS_MAX, raw},
+};
 
 /// Maximum length of an extension in bytes. A slot of the superblock has 8 bytes and ends with a zero.
 const EXTENSION_BYTES: usize = 7;
@@ -24,21 +27,29 @@ pub(super) fn lists(cold: &[String], hot: &[String]) -> Result<(Vec<String>, Vec
     let cold_count = all.len();
     all.extend(HOT.map(String::from));
     add(&mut all, hot)?;
-    if all.len() > EXTENSIONS_MAX {
-        return Err(Error::Invalid(
-            format!(
-                "{} file name extensions with the {} built-in ones; a volume stores at most {EXTENSIONS_MAX}",
-                all.len(),
-                COLD.len() + HOT.len()
-            )
-            .into(),
-        ));
-    }
     let hot = all.split_off(cold_count);
     Ok((all, hot))
 }
 
-fn add(list: &mut Vec<String>, extensions: &[String]) -> Result<()> {
+/// Stores both lists.
+pub(crate) fn store(raw: &mut raw::Superblock, cold: &[String], hot: &[String]) -> Result<()> {
+    let count = cold.len() + hot.len();
+    if count > EXTENSIONS_MAX {
+        return Err(Error::Invalid(
+            format!("{count} file name extensions; a volume stores at most {EXTENSIONS_MAX}").into(),
+        ));
+    }
+    raw.extension_count.set(cold.len() as u32);
+    raw.hot_ext_count = hot.len() as u8;
+    raw.extension_list = [[0; 8]; EXTENSIONS_MAX];
+    for (slot, extension) in raw.extension_list.iter_mut().zip(cold.iter().chain(hot)) {
+        slot[..extension.len()].copy_from_slice(extension.as_bytes());
+    }
+    Ok(())
+}
+
+/// Adds extensions that are not in a list yet.
+pub(crate) fn add(list: &mut Vec<String>, extensions: &[String]) -> Result<()> {
     for extension in extensions {
         if extension.is_empty() || extension.len() > EXTENSION_BYTES || extension.contains('\0') {
             return Err(Error::Invalid(
@@ -54,6 +65,8 @@ fn add(list: &mut Vec<String>, extensions: &[String]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use zerocopy::FromZeros;
+
     use super::*;
 
     fn owned(extensions: &[&str]) -> Vec<String> {
@@ -75,9 +88,12 @@ mod tests {
             (owned(&[""]), "1 to 7 bytes"),
             ((0..25).map(|n| format!("x{n}")).collect(), "at most 64"),
         ] {
-            let error = lists(&cold, &[]).unwrap_err().to_string();
+            let stored = lists(&cold, &[])
+                .and_then(|(cold, hot)| store(&mut raw::Superblock::new_zeroed(), &cold, &hot));
+            let error = stored.unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
-        assert!(lists(&(0..24).map(|n| format!("x{n}")).collect::<Vec<_>>(), &[]).is_ok());
+        let (cold, hot) = lists(&(0..24).map(|n| format!("x{n}")).collect::<Vec<_>>(), &[]).unwrap();
+        assert!(store(&mut raw::Superblock::new_zeroed(), &cold, &hot).is_ok());
     }
 }

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Name of the directory for files recovered by fsck.
-const LOST_FOUND: &[u8] = b"lost+found";
+pub(crate) const LOST_FOUND: &[u8] = b"lost+found";
 /// Bytes of zeroes written at once.
 const WIPE_BYTES: u64 = 1 << 20;
 

@@ -20,12 +20,13 @@
 //! there are segments.
 
 pub(crate) mod areas;
-mod extensions;
+pub(crate) mod extensions;
 mod make;
 mod options;
 pub mod overprovision;
 pub(crate) mod plan;
 
+pub(crate) use make::LOST_FOUND;
 pub use make::{DeviceContent, NewVolume};
 pub use options::{Encoding, Options, parse_features};
 pub use overprovision::Overprovision;

@@ -1,10 +1,12 @@
 //! Options of mkfs.
 
+use std::fmt;
+
 use crate::{
     Error, Result,
     format::{
         BlockSize,
-        superblock::{self, Features},
+        superblock::{self, Features, Superblock},
     },
 };
 
@@ -19,7 +21,19 @@ pub struct Encoding {
     pub hash_only: bool,
 }
 
+impl fmt::Display for Encoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = [(self.strict, "strict"), (self.hash_only, "hashonly")];
+        let names: Vec<&str> = flags.into_iter().filter(|(set, _)| *set).map(|(_, name)| name).collect();
+        f.write_str("utf8")?;
+        if names.is_empty() { Ok(()) } else { write!(f, ":{}", names.join(",")) }
+    }
+}
+
 impl Encoding {
+    /// `s_encoding` of the superblock.
+    pub(crate) const UTF8_12_1: u16 = 1;
+
     /// Parses an encoding in the form of mkfs.f2fs's `-C`: `utf8`, then flags after a colon, as in
     /// `utf8:strict,hashonly`. A `no` before a flag clears it.
     ///
@@ -47,8 +61,15 @@ impl Encoding {
         Ok(encoding)
     }
 
+    /// The encoding of a volume, if it has one.
+    #[must_use]
+    pub fn of(superblock: &Superblock) -> Option<Encoding> {
+        let (flags, is_utf8) = (superblock.encoding_flags, superblock.encoding == Encoding::UTF8_12_1);
+        is_utf8.then_some(Encoding { strict: flags & 1 != 0, hash_only: flags & 2 != 0 })
+    }
+
     /// `s_encoding_flags` of the superblock.
-    pub(super) fn flags(self) -> u16 {
+    pub(crate) fn flags(self) -> u16 {
         u16::from(self.strict) | u16::from(self.hash_only) << 1
     }
 }
@@ -187,18 +208,7 @@ impl Options {
                 format!("making a volume with feature bits {:#x}", refused.0).into(),
             ));
         }
-        for feature in [
-            Features::PROJECT_QUOTA,
-            Features::INODE_CHECKSUM,
-            Features::FLEXIBLE_INLINE_XATTR,
-            Features::INODE_CRTIME,
-            Features::COMPRESSION,
-        ] {
-            if features.has(feature) && !features.has(Features::EXTRA_ATTR) {
-                let name = feature.names().next().unwrap_or_default();
-                return invalid(format!("feature {name} needs feature extra_attr"));
-            }
-        }
+        features.require_extra_attr()?;
         if features.has(Features::PACKED_SSA) && self.block_size == BlockSize::B4K {
             return invalid("feature packed_ssa needs blocks larger than 4 KiB".into());
         }

@@ -3,7 +3,7 @@
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
-    Options,
+    Encoding, Options,
     areas::{AreaSizes, BitmapLayout, CHECKPOINT_SEGMENTS, bitmap_bytes},
     extensions,
     overprovision::SetAside,
@@ -335,19 +335,14 @@ impl Geometry {
         raw.uuid = options.uuid;
         superblock::set_label(&mut raw, &options.label);
         let (cold, hot) = extensions::lists(&options.cold_extensions, &options.hot_extensions)?;
-        raw.extension_count.set(cold.len() as u32);
-        raw.hot_ext_count = hot.len() as u8;
-        for (slot, extension) in raw.extension_list.iter_mut().zip(cold.iter().chain(&hot)) {
-            slot[..extension.len()].copy_from_slice(extension.as_bytes());
-        }
+        extensions::store(&mut raw, &cold, &hot)?;
         raw.cp_payload.set(self.areas.cp_payload);
         for version in [&mut raw.version, &mut raw.init_version] {
             version[..MADE_BY.len()].copy_from_slice(MADE_BY.as_bytes());
         }
         raw.feature.set(features.0);
         if features.has(Features::CASEFOLD) {
-            const UTF8_12_1: u16 = 1;
-            raw.s_encoding.set(UTF8_12_1);
+            raw.s_encoding.set(Encoding::UTF8_12_1);
             raw.s_encoding_flags.set(options.encoding.flags());
         }
         if devices.len() > 1 {

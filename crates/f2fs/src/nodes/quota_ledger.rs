@@ -86,6 +86,11 @@ impl QuotaLedger {
         self.dirty_usage.is_wrong = true;
     }
 
+    /// Records that the quota files have just been computed from all inodes.
+    pub(crate) fn mark_right(&mut self) {
+        self.dirty_usage.is_wrong = false;
+    }
+
     /// Returns true if the quota files need fsck even though they have just been written.
     pub(crate) fn needs_fsck(&self) -> bool {
         self.dirty_usage.needs_fsck()

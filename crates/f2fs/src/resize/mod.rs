@@ -102,7 +102,7 @@ fn shrink_back(open: &mut dyn FnMut() -> Result<Engine>, first: &Plan, old_bytes
     finish(volume, &plan, &mut |_| {})
 }
 
-fn refuse_read_only(volume: &Engine) -> Result<()> {
+pub(crate) fn refuse_read_only(volume: &Engine) -> Result<()> {
     match volume.read_only_reason() {
         Some(reason) => Err(Error::ReadOnly(reason.to_owned().into())),
         None => Ok(()),
@@ -110,7 +110,7 @@ fn refuse_read_only(volume: &Engine) -> Result<()> {
 }
 
 /// Unmounts a volume. Returns its device.
-fn close(mut volume: Engine) -> Result<Arc<dyn Device>> {
+pub(crate) fn close(mut volume: Engine) -> Result<Arc<dyn Device>> {
     let device = volume.device().clone();
     volume.unmount()?;
     Ok(device)

@@ -4,7 +4,7 @@
 pub type Row = (&'static str, &'static str);
 
 /// Verbs for system administration, like mkfs(8) and mount(8).
-const ADMINISTRATION: [&str; 11] = [
+const ADMINISTRATION: [&str; 12] = [
     "flashkit-fsck",
     "flashkit-gc",
     "flashkit-label",
@@ -16,6 +16,7 @@ const ADMINISTRATION: [&str; 11] = [
     "flashkit-rescue",
     "flashkit-resize",
     "flashkit-trim",
+    "flashkit-tune",
 ];
 
 /// Returns the manual section of a verb.
@@ -124,6 +125,7 @@ pub fn see_also(name: &str) -> &'static [(&'static str, &'static str)] {
         "flashkit-quota" | "flashkit-quota-set" => &[("repquota", "8"), ("setquota", "8")],
         "flashkit-resize" => &[("flashkit-fsck", "8"), ("resize.f2fs", "8")],
         "flashkit-trim" => &[("fstrim", "8")],
+        "flashkit-tune" => &[("flashkit-info", "1"), ("flashkit-label", "8"), ("flashkit-quota", "8")],
         "flashkit-card" | "flashkit-card-serve" => &[("flashkit-probe", "8"), ("nbdcopy", "1")],
         "flashkit-probe" => &[("flashkit-card", "1"), ("flashkit-mkfs", "8")],
         "flashkit-study" | "flashkit-bench" => &[("flashkit-report", "1"), ("fio", "1")],

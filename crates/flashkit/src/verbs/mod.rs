@@ -45,6 +45,7 @@ pub mod stat;
 pub mod study;
 pub mod tree;
 pub mod trim;
+pub mod tune;
 
 use std::process::ExitCode;
 
@@ -68,6 +69,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Probe(args) => probe::run(&args),
         Verb::Quota(args) => quota::run(&args),
         Verb::Resize(args) => resize::run(&args),
+        Verb::Tune(args) => tune::run(&args),
         Verb::Gc(args) => gc::run(&args),
         Verb::Export(args) => export::run(&args),
         Verb::Card(args) => card::run(&args),

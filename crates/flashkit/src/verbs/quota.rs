@@ -153,7 +153,7 @@ impl Set {
             };
             volume.begin(Caller::ADMIN).set_quota_limits(kind, id, limits)
         };
-        self.image.change(set).with_context(|| format!("{} {id}", name_of(kind)))
+        self.image.change(set).with_context(|| format!("{} {id}", kind.name()))
     }
 }
 
@@ -164,7 +164,7 @@ impl Row {
             (seconds != 0).then(|| record::time(Time { seconds, nanoseconds: 0 }))
         };
         Row {
-            kind: name_of(kind),
+            kind: kind.name(),
             id: record.id.get(),
             space: Space {
                 bytes: record.space.get(),
@@ -211,14 +211,6 @@ fn table(rows: &[Row], out: &mut dyn Write) -> std::io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn name_of(kind: QuotaKind) -> &'static str {
-    match kind {
-        QuotaKind::User => "user",
-        QuotaKind::Group => "group",
-        QuotaKind::Project => "project",
-    }
 }
 
 /// Parses limits of space in KiB.
