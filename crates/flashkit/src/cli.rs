@@ -108,6 +108,8 @@ pub enum Verb {
     Resize(verbs::resize::Args),
     /// Show or change the properties of a volume: UUID, features, extensions, quota.
     Tune(verbs::tune::Args),
+    /// Report the fragmentation of files; -y moves their blocks into order.
+    Defrag(verbs::defrag::Args),
     /// Clean sections: gather their valid blocks to free whole sections.
     Gc(verbs::gc::Args),
     /// Tell the device which blocks are unused.

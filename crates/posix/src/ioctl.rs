@@ -1,5 +1,5 @@
 //! The ioctls that a FUSE file system receives with their full argument: flags, projects, generation, label
-//! and UUID (these two up to Linux 6.8), FITRIM, and the f2fs ioctls for compressed files.
+//! and UUID (these two up to Linux 6.8), FITRIM, and the f2fs ioctls for defragmentation and compressed files.
 
 use f2fs::{
     engine::{SetAttr, Stat},
@@ -35,6 +35,8 @@ const SET_LABEL: u32 = number(WRITES, 0x94, 50, LABEL_BYTES as u32);
 const GET_UUID: u32 = number(READS, 0x15, 0, 17);
 /// Magic number of the f2fs ioctls (Linux, `include/uapi/linux/f2fs.h`).
 const F2FS: u8 = 0xF5;
+/// `F2FS_IOC_DEFRAGMENT`, whose argument and result are a `struct f2fs_defragment`.
+const DEFRAGMENT: u32 = number(READS | WRITES, F2FS, 8, 16);
 const GET_COMPRESS_BLOCKS: u32 = number(READS, F2FS, 17, 8);
 const RELEASE_COMPRESS_BLOCKS: u32 = number(READS, F2FS, 18, 8);
 const RESERVE_COMPRESS_BLOCKS: u32 = number(READS, F2FS, 19, 8);
@@ -72,6 +74,8 @@ pub enum Request {
     GetUuid,
     /// Discards free blocks.
     Trim(TrimRange),
+    /// Moves the blocks of a file into order.
+    Defragment(ByteRange),
     /// Returns the number of blocks saved by compression.
     GetSaved,
     /// Releases the saved blocks to the volume's free space.
@@ -107,6 +111,22 @@ impl TrimRange {
     }
 }
 
+/// Argument of `F2FS_IOC_DEFRAGMENT`: a range of a file, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByteRange {
+    /// Start of the range.
+    pub start: u64,
+    /// Length of the range.
+    pub length: u64,
+}
+
+impl ByteRange {
+    /// Encodes the answer, with `moved` as the number of bytes that were moved.
+    pub fn done(self, moved: u64) -> Vec<u8> {
+        [self.start, moved].iter().flat_map(|long| long.to_ne_bytes()).collect()
+    }
+}
+
 impl Request {
     /// Parses an ioctl number and its data. Returns `None` for an unknown or malformed request.
     pub fn parse(command: u32, data: &[u8]) -> Option<Request> {
@@ -114,6 +134,7 @@ impl Request {
             let bytes = data.get(at..at + 4)?;
             Some(u32::from_ne_bytes(bytes.try_into().expect("4 bytes")))
         };
+        let long = |at: usize| Some(u64::from_ne_bytes(data.get(at..at + 8)?.try_into().expect("8 bytes")));
         match command {
             GET_FLAGS | GET_FLAGS_32 => Some(Request::GetFlags),
             SET_FLAGS | SET_FLAGS_32 => Some(Request::SetFlags(word(0)?)),
@@ -126,11 +147,10 @@ impl Request {
             SET_LABEL => Some(Request::SetLabel(data.to_vec())),
             GET_UUID => Some(Request::GetUuid),
             TRIM => {
-                let long =
-                    |at: usize| Some(u64::from_ne_bytes(data.get(at..at + 8)?.try_into().expect("8 bytes")));
                 let (start, length, least) = (long(0)?, long(8)?, long(16)?);
                 Some(Request::Trim(TrimRange { start, length, least }))
             }
+            DEFRAGMENT => Some(Request::Defragment(ByteRange { start: long(0)?, length: long(8)? })),
             GET_COMPRESS_BLOCKS => Some(Request::GetSaved),
             RELEASE_COMPRESS_BLOCKS => Some(Request::ReleaseSaved),
             RESERVE_COMPRESS_BLOCKS => Some(Request::ReserveSaved),
@@ -151,6 +171,7 @@ impl Request {
             | Request::SetExtended { .. }
             | Request::SetLabel(_)
             | Request::Trim(_)
+            | Request::Defragment(_)
             | Request::ReleaseSaved
             | Request::ReserveSaved
             | Request::SetCompression { .. } => true,
@@ -213,6 +234,7 @@ impl Request {
             | Request::SetExtended { .. }
             | Request::SetLabel(_)
             | Request::Trim(_)
+            | Request::Defragment(_)
             | Request::ReleaseSaved
             | Request::ReserveSaved
             | Request::SetCompression { .. } => Vec::new(),
@@ -260,6 +282,7 @@ mod tests {
             [TRIM, GET_COMPRESS_BLOCKS, RELEASE_COMPRESS_BLOCKS, GET_COMPRESS_OPTION, SET_COMPRESS_OPTION],
             [0xC018_5879, 0x8008_F511, 0x8008_F512, 0x8002_F515, 0x4002_F516]
         );
+        assert_eq!(DEFRAGMENT, 0xC010_F508);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 mod attributes_api;
 mod census;
 mod checkpoint;
+mod defragment;
 mod evacuate;
 mod files_api;
 mod fsync;
@@ -37,7 +38,7 @@ pub use crate::{
         ActiveLogs, Clock, FsyncNames, Geometry, InPlace, Io, OnError, Options, RawPack, Upkeep,
         device_bytes, join, read_raw_superblock, read_superblock,
     },
-    files::{Cluster, Extent, ExtentKind, FileSize, Hidden, Run},
+    files::{Cluster, Extent, ExtentKind, FileSize, Fragmentation, Hidden, Run},
     names::{
         DirCursor, DirEntry, FinalSymlink, Found, NewNode, PathEnd, RenameMode, SET_GID, SeenBlocks, SetAttr,
         Stat, Times, XattrMode, without_privilege,

@@ -128,6 +128,11 @@ impl Step<'_> {
         self.engine.nodes_mut().quota_mut().set_limits(limits);
     }
 
+    /// Fails unless `blocks` blocks fit into wholly free sections, beside those that cleaning needs.
+    pub(super) fn require_free_sections(&mut self, blocks: u64) -> Result<()> {
+        self.engine.require_free_sections(blocks)
+    }
+
     /// Runs a change of the quota files, which the engine itself writes.
     pub(super) fn change_quota<T>(&mut self, change: impl FnOnce(&mut Engine) -> Result<T>) -> Result<T> {
         change(self.engine)

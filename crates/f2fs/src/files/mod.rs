@@ -5,6 +5,7 @@
 
 mod clean;
 mod compress;
+mod defragment;
 mod encryption;
 mod in_place;
 mod map;
@@ -21,6 +22,7 @@ mod write_through;
 use rustc_hash::FxHashSet;
 
 pub(crate) use compress::Storage;
+pub use defragment::Fragmentation;
 pub(crate) use map::Unmapped;
 pub use map::{Cluster, Run};
 pub(crate) use map_write::Slot;

@@ -4,7 +4,8 @@
 pub type Row = (&'static str, &'static str);
 
 /// Verbs for system administration, like mkfs(8) and mount(8).
-const ADMINISTRATION: [&str; 12] = [
+const ADMINISTRATION: [&str; 13] = [
+    "flashkit-defrag",
     "flashkit-fsck",
     "flashkit-gc",
     "flashkit-label",
@@ -121,6 +122,7 @@ pub fn see_also(name: &str) -> &'static [(&'static str, &'static str)] {
         "flashkit-rescue" => {
             &[("ddrescue", "1"), ("flashkit-export", "1"), ("flashkit-json", "7"), ("flashkit-fsck", "8")]
         }
+        "flashkit-defrag" => &[("filefrag", "8"), ("flashkit-gc", "8"), ("flashkit-json", "7")],
         "flashkit-label" => &[("flashkit-info", "1"), ("f2fslabel", "8")],
         "flashkit-quota" | "flashkit-quota-set" => &[("repquota", "8"), ("setquota", "8")],
         "flashkit-resize" => &[("flashkit-fsck", "8"), ("resize.f2fs", "8")],

@@ -10,6 +10,7 @@ pub mod completions;
 pub mod compression;
 pub mod convert;
 pub mod cp;
+pub mod defrag;
 pub mod df;
 pub mod du;
 pub mod dump;
@@ -70,6 +71,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Quota(args) => quota::run(&args),
         Verb::Resize(args) => resize::run(&args),
         Verb::Tune(args) => tune::run(&args),
+        Verb::Defrag(args) => defrag::run(&args),
         Verb::Gc(args) => gc::run(&args),
         Verb::Export(args) => export::run(&args),
         Verb::Card(args) => card::run(&args),

@@ -1,13 +1,19 @@
 //! Ioctls on files and on the volume.
 
-use f2fs::{format::inode::flag, units::Ino};
+use f2fs::{
+    format::{FileType, inode::flag},
+    units::Ino,
+};
 
 use super::{Caller, FileSystem, OpenFor, Result, to_errno};
 use crate::{
     Errno,
     caller::Capability,
-    ioctl::{self, Request},
+    ioctl::{self, ByteRange, Request},
 };
+
+/// Blocks of a file that move between two times at which others may change the volume.
+const DEFRAGMENT_BLOCKS: u64 = 1024;
 
 impl FileSystem {
     /// Executes an ioctl on an open file.
@@ -37,6 +43,10 @@ impl FileSystem {
             Request::SetLabel(ref text) => return self.set_label(text).map(|()| Vec::new()),
             Request::Trim(range) => {
                 return self.trim(caller, range, &|| false).map(|trimmed| range.done(trimmed));
+            }
+            Request::Defragment(_) if !caller.has(Capability::SysAdmin) => return Err(Errno::PERM),
+            Request::Defragment(range) => {
+                return self.defragment(ino, range).map(|moved| range.done(moved));
             }
             Request::SetCompression { .. } if open_for == OpenFor::Reading => return Err(Errno::BADF),
             Request::SetCompression { algorithm, log_cluster_blocks } => {
@@ -69,6 +79,23 @@ impl FileSystem {
         }
         let volume = self.read_lock()?;
         Ok(request.answer(&stat, volume.superblock()))
+    }
+
+    /// Moves the blocks of a range of a regular file into order. Returns the number of bytes that were moved.
+    fn defragment(&self, ino: Ino, range: ByteRange) -> Result<u64> {
+        let (stat, block_bytes) = (self.stat(ino)?, self.read_lock()?.superblock().block_size.bytes() as u64);
+        if stat.kind != FileType::Regular || (range.start | range.length) % block_bytes != 0 {
+            return Err(Errno::INVAL);
+        }
+        let blocks = stat.size.div_ceil(block_bytes);
+        let end = blocks.min(range.start.saturating_add(range.length) / block_bytes);
+        let (mut moved, mut at) = (0, range.start / block_bytes);
+        while at < end {
+            let next = end.min(at + DEFRAGMENT_BLOCKS);
+            moved += self.write_lock()?.begin().defragment(ino, at..next).map_err(to_errno)?;
+            at = next;
+        }
+        Ok(moved * block_bytes)
     }
 
     /// Changes the volume's label to the text before the first zero byte.
@@ -143,6 +170,33 @@ mod tests {
             );
             fs.ioctl(caller(1000), ino, OpenFor::Reading, &request).unwrap();
         }
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn a_range_of_a_file_is_defragmented_for_administrators() {
+        let fs = mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), ""));
+        let caller = |uid| Caller { uid, gid: uid, pid: 0 };
+        let root = fs.root().unwrap();
+        let files = [&b"one"[..], b"two"]
+            .map(|name| fs.create(caller(0), root, name, 0o100_644, 0, None).unwrap().ino);
+        for block in 0..50 {
+            for ino in files {
+                fs.write_lock().unwrap().begin().write(ino, block * 4096, &[7; 4096]).unwrap();
+            }
+        }
+        let extents = || fs.read_lock().unwrap().fragmentation(files[0]).unwrap().extents;
+        let ask = |uid, ino, start: u64, length: u64| {
+            let data = [start.to_ne_bytes(), length.to_ne_bytes()].concat();
+            fs.ioctl(caller(uid), ino, OpenFor::Writing, &Request::parse(0xC010_F508, &data).unwrap())
+        };
+        assert_eq!(ask(1000, files[0], 0, 4096), Err(Errno::PERM));
+        assert_eq!(ask(0, files[0], 1, 4096), Err(Errno::INVAL));
+        assert_eq!(ask(0, root, 0, 4096), Err(Errno::INVAL));
+        assert_eq!(extents(), 50);
+        let done = ask(0, files[0], 0, 1 << 30).unwrap();
+        assert_eq!(done, [0_u64.to_ne_bytes(), (50 * 4096_u64).to_ne_bytes()].concat());
+        assert!(extents() <= 2, "{}", extents());
         fs.unmount().unwrap();
     }
 

@@ -1,0 +1,97 @@
+//! Order of a file's blocks on the device.
+
+use std::ops::Range;
+
+use super::{Files, has_map};
+use crate::{
+    Result,
+    format::{BLOCKS_PER_SEGMENT, node::NodeBlock, summary::Owner},
+    units::Ino,
+};
+
+/// Pieces in which the blocks of a file lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fragmentation {
+    /// Blocks on the device.
+    pub blocks: u64,
+    /// Pieces that are contiguous in the file and on the device.
+    pub extents: u64,
+    /// Pieces that the file needs: one for each section that it fills, and one more for each hole.
+    pub ideal_extents: u64,
+}
+
+impl Fragmentation {
+    /// Returns true if the blocks lie in more pieces than the file needs.
+    #[must_use]
+    pub fn is_fragmented(&self) -> bool {
+        self.extents > self.ideal_extents
+    }
+}
+
+impl Files {
+    /// Counts the pieces of a file or directory. Content in the inode has none.
+    pub(crate) fn fragmentation(&self, inode: &NodeBlock) -> Result<Fragmentation> {
+        let mut found = Fragmentation::default();
+        // The piece of the file without holes that ends with the last run, and the address after that run.
+        let (mut piece, mut next_addr) = (0..0, 0);
+        let (mut at, end) = (0, self.blocks_of(inode));
+        while at < end {
+            let run = self.run(inode, at, end)?;
+            at = run.blocks.end;
+            if !run.addr.is_real() {
+                continue;
+            }
+            let (addr, is_first) =
+                (u64::from(run.addr.0), run.blocks.start != piece.end || found.blocks == 0);
+            if is_first {
+                found.ideal_extents += self.sections_of(&piece);
+                piece = run.blocks.clone();
+            }
+            found.extents += u64::from(is_first || addr != next_addr);
+            found.blocks += run.len();
+            (piece.end, next_addr) = (run.blocks.end, addr + run.len());
+        }
+        found.ideal_extents += self.sections_of(&piece);
+        Ok(found)
+    }
+
+    /// Blocks up to the end of the content, if it is not in the inode.
+    fn blocks_of(&self, inode: &NodeBlock) -> u64 {
+        match has_map(inode) {
+            true => inode.head().size.get().div_ceil(self.geometry().block_size.bytes() as u64),
+            false => 0,
+        }
+    }
+
+    /// Sections that a piece of a file fills.
+    fn sections_of(&self, piece: &Range<u64>) -> u64 {
+        let segments = u64::from(self.geometry().segments_per_section);
+        (piece.end - piece.start).div_ceil(segments * u64::from(BLOCKS_PER_SEGMENT))
+    }
+
+    /// Moves blocks of a file or directory to its log, in the order of the file, at most `limit` of them. Returns the number
+    /// of moved blocks, and the first block that was not examined.
+    pub(crate) fn move_in_order(&mut self, ino: Ino, blocks: Range<u64>, limit: u64) -> Result<(u64, u64)> {
+        let inode = self.nodes.inode(ino)?;
+        let (mut at, end) = (blocks.start, blocks.end.min(self.blocks_of(&inode)));
+        let mut found: Vec<u64> = Vec::new();
+        while at < end && (found.len() as u64) < limit {
+            let run = self.run(&inode, at, end)?;
+            at = run.blocks.end;
+            if run.addr.is_real() {
+                at = at.min(run.blocks.start + limit - found.len() as u64);
+                found.extend(run.blocks.start..at);
+            }
+        }
+        drop(inode);
+        let mut moved = 0;
+        for block in found {
+            let Some(slot) = self.slot(ino, block)? else { continue };
+            let addr = self.nodes.node(slot.nid)?.addr(slot.index);
+            let owner =
+                Owner { nid: slot.nid, version: self.nodes.version(slot.nid)?, offset: slot.index as u16 };
+            moved += u64::from(self.move_data(self.geometry().position(addr).0, addr, owner)?);
+        }
+        Ok((moved, at))
+    }
+}
