@@ -59,7 +59,7 @@ fn contents(device: &Arc<MemoryDevice>) -> BTreeMap<String, String> {
 fn repaired(damaged: &Damaged) -> Vec<String> {
     let before = damaged.device.to_vec();
     let plan = repair_of(&damaged.device);
-    let undo = Undo::of(plan.requests(), &*damaged.device).unwrap();
+    let undo = Undo::of(plan.requests(), &*damaged.device);
     assert!(damaged.device.to_vec() == before, "a plan writes nothing");
     plan.apply(&*damaged.device).unwrap();
     let report: Report = support::report(damaged.device.clone());
@@ -436,7 +436,7 @@ fn undo_does_not_take_a_later_fsync_back() {
     let d = Damaged::new();
     d.put_inode(d.ino("/plain"), 12, &le(9));
     let plan = repair_of(&d.device);
-    let undo = Undo::of(plan.requests(), &*d.device).unwrap();
+    let undo = Undo::of(plan.requests(), &*d.device);
     plan.apply(&*d.device).unwrap();
     let volume = Engine::open(d.device.clone(), Options::read_only()).unwrap();
     let log = volume.last_checkpoint().logs[4];
@@ -448,6 +448,23 @@ fn undo_does_not_take_a_later_fsync_back() {
     let refused = undo.apply(&device).unwrap_err();
     assert!(matches!(refused, UndoError::Fsynced(at) if at == u64::from(addr.0) << 12), "{refused}");
     assert!(d.device.to_vec() == synced, "nothing is written");
+}
+
+#[test]
+fn undo_puts_zeroes_where_a_sector_cannot_be_read_before_the_repair() {
+    let d = Damaged::new();
+    d.put_inode(d.ino("/plain"), 12, &le(9));
+    let plan = repair_of(&d.device);
+    let first = plan.requests().iter().find(|request| request.verb == Verb::Write).unwrap().offset_bytes;
+    let fault = Fault::ErrorIn { verb: Verb::Read, range: first..first + 1 };
+    let undo = Undo::of(plan.requests(), &Faulty::new(d.device.clone(), vec![fault]));
+    assert_eq!(undo.unreadable_bytes(), 512);
+    let mut before = d.device.to_vec();
+    before[first as usize..][..512].fill(0);
+    plan.apply(&*d.device).unwrap();
+    let device: Arc<dyn Device> = d.device.clone();
+    undo.apply(&device).unwrap();
+    assert!(d.device.to_vec() == before, "all other bytes are back");
 }
 
 #[test]
@@ -481,7 +498,7 @@ fn undo_brings_an_interrupted_repair_back() {
     d.put_inode(d.ino("/plain"), 12, &le(9));
     let (plan, before) = (repair_of(&d.device), d.device.to_vec());
     let mut stored = Vec::new();
-    Undo::of(plan.requests(), &*d.device).unwrap().store(&mut stored).unwrap();
+    Undo::of(plan.requests(), &*d.device).store(&mut stored).unwrap();
     for at in 0..=plan.requests().len() {
         for survivors in [Survivors::None, Survivors::All, Survivors::Torn { seed: at as u64 }] {
             let device = Arc::new(model::setup::copy(&d.device).unwrap());

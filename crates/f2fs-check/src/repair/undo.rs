@@ -100,22 +100,23 @@ pub struct Undo {
     pages: BTreeMap<u64, Page>,
     /// Offsets of the pages in the order in which the repair first writes them.
     order: Vec<u64>,
+    /// Bytes that could not be read before the repair.
+    unreadable_bytes: u64,
 }
 
 impl Undo {
-    /// Collects the bytes that `requests` overwrite on a device, before they are written.
-    ///
-    /// # Errors
-    /// The device's errors.
-    pub fn of(requests: &[Request], device: &dyn Device) -> io::Result<Undo> {
+    /// Collects the bytes that `requests` overwrite on a device, before they are written. Zeroes take the place of sectors
+    /// that cannot be read.
+    #[must_use]
+    pub fn of(requests: &[Request], device: &dyn Device) -> Undo {
         let size_bytes = device.geometry().size_bytes;
-        let mut undo = Undo { size_bytes, pages: BTreeMap::new(), order: Vec::new() };
+        let mut undo = Undo { size_bytes, pages: BTreeMap::new(), order: Vec::new(), unreadable_bytes: 0 };
         for request in requests.iter().filter(|request| request.verb == Verb::Write) {
             let Some(data) = &request.data else { continue };
             let end = request.offset_bytes + data.len() as u64;
             let mut start = request.offset_bytes / PAGE * PAGE;
             while start < end {
-                undo.read_page(device, start)?;
+                undo.read_page(device, start);
                 let page = undo.pages.get_mut(&start).expect("it was just read");
                 let from = request.offset_bytes.max(start);
                 let to = end.min(start + PAGE);
@@ -124,21 +125,26 @@ impl Undo {
                 start += PAGE;
             }
         }
-        for witness in witnesses(device)? {
-            undo.read_page(device, witness)?;
+        for witness in witnesses(device) {
+            undo.read_page(device, witness);
         }
-        Ok(undo)
+        undo
     }
 
-    fn read_page(&mut self, device: &dyn Device, start: u64) -> io::Result<()> {
+    /// Number of bytes that could not be read before the repair, and that undo replaces by zeroes.
+    #[must_use]
+    pub fn unreadable_bytes(&self) -> u64 {
+        self.unreadable_bytes
+    }
+
+    fn read_page(&mut self, device: &dyn Device, start: u64) {
         if !self.pages.contains_key(&start) {
-            let length = (self.size_bytes - start).min(PAGE) as usize;
-            let mut old = vec![0; length];
-            device.read(start, &mut old)?;
+            let mut old = vec![0; (self.size_bytes - start).min(PAGE) as usize];
+            let unreadable = read_sectors(device, start, &mut old);
+            self.unreadable_bytes += (unreadable.len() * SECTOR) as u64;
             self.pages.insert(start, Page { new: old.clone(), old, between: Vec::new() });
             self.order.push(start);
         }
-        Ok(())
     }
 
     /// Writes the file.
@@ -180,7 +186,7 @@ impl Undo {
         }
         let size_bytes = number(input, &mut sum)?;
         let count = number(input, &mut sum)?;
-        let mut undo = Undo { size_bytes, pages: BTreeMap::new(), order: Vec::new() };
+        let mut undo = Undo { size_bytes, pages: BTreeMap::new(), order: Vec::new(), unreadable_bytes: 0 };
         for _ in 0..count {
             let (start, length) = (number(input, &mut sum)?, number(input, &mut sum)?);
             let is_within = start.checked_add(length).is_some_and(|end| end <= size_bytes);
@@ -207,7 +213,8 @@ impl Undo {
     }
 
     /// Checks that a device has the repaired volume, or an interrupted repair of it, and brings the old bytes back. The
-    /// pages go back in the opposite order of the repair, so that the old checkpoint counts first.
+    /// pages go back in the opposite order of the repair, so that the old checkpoint counts first. Sectors that cannot be
+    /// read are not compared.
     ///
     /// # Errors
     /// [`UndoError::Other`] for another device; [`UndoError::Fsynced`] after an fsync; the device's errors.
@@ -218,8 +225,8 @@ impl Undo {
         let mut buffer = vec![0; PAGE as usize];
         for (start, page) in &self.pages {
             let found = &mut buffer[..page.old.len()];
-            device.read(*start, found)?;
-            for (n, sector) in found.chunks(SECTOR).enumerate() {
+            let unreadable = read_sectors(device, *start, found);
+            for (n, sector) in found.chunks(SECTOR).enumerate().filter(|(n, _)| !unreadable.contains(n)) {
                 let at = n * SECTOR;
                 if !page.may_have(at..at + sector.len(), sector) {
                     return Err(UndoError::Other(start + at as u64));
@@ -258,13 +265,30 @@ impl Undo {
 }
 
 /// Offsets of the pages that every change of a volume changes: superblocks and heads of the packs.
-fn witnesses(device: &dyn Device) -> io::Result<Vec<u64>> {
+fn witnesses(device: &dyn Device) -> Vec<u64> {
     let size = device.geometry().size_bytes;
-    let Ok((superblock, _)) = f2fs::engine::read_superblock(device, size) else { return Ok(Vec::new()) };
+    let Ok((superblock, _)) = f2fs::engine::read_superblock(device, size) else { return Vec::new() };
     let geometry = f2fs::engine::Geometry::of(&superblock);
     let log = superblock.block_size.log();
     let packs = [0, 1].map(|pack| u64::from(geometry.pack(pack).0) << log);
-    Ok([&[0, 1 << log], &packs[..]].concat())
+    [&[0, 1 << log], &packs[..]].concat()
+}
+
+/// Reads a page, sector by sector if that fails. Returns the numbers of the sectors that cannot be read, which stay zero.
+fn read_sectors(device: &dyn Device, start: u64, page: &mut [u8]) -> Vec<usize> {
+    if device.read(start, page).is_ok() {
+        return Vec::new();
+    }
+    page.fill(0);
+    let sectors = page.chunks_mut(SECTOR).enumerate();
+    let unreadable = sectors.filter_map(|(n, sector)| {
+        let read = device.read(start + (n * SECTOR) as u64, sector);
+        read.is_err().then(|| {
+            sector.fill(0);
+            n
+        })
+    });
+    unreadable.collect()
 }
 
 fn take(input: &mut dyn Read, bytes: &mut [u8], sum: &mut u32) -> Result<(), UndoError> {

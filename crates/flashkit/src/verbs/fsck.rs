@@ -21,7 +21,7 @@ use f2fs_check::{
 use printed::Printed;
 
 use crate::{
-    clock, failure,
+    clock, failure, notice,
     output::folder,
     progress, render,
     target::{BareImage, open_device, open_device_to_write, with_content},
@@ -209,7 +209,14 @@ fn open(args: &Args, mode: Mode) -> Result<Arc<dyn Device>> {
 /// Saves the bytes that a repair overwrites, in a file that does not exist yet.
 fn save_undo(plan: &Plan, device: &dyn Device, path: &Path) -> Result<()> {
     let name = || path.display().to_string();
-    let undo = Undo::of(plan.requests(), device)?;
+    let undo = Undo::of(plan.requests(), device);
+    if undo.unreadable_bytes() > 0 {
+        notice::tell(format_args!(
+            "{}: {} bytes that the repair overwrites cannot be read; undo puts zeroes there",
+            path.display(),
+            undo.unreadable_bytes()
+        ));
+    }
     let file = File::create_new(path).with_context(name)?;
     let mut out = BufWriter::new(&file);
     undo.store(&mut out).and_then(|()| out.flush()).with_context(name)?;
