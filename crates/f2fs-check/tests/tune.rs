@@ -186,9 +186,15 @@ fn what_the_layout_or_the_present_files_do_not_permit_is_refused_with_the_reason
 }
 
 /// Findings that a cut may leave until the change is repeated: an unfinished checkpoint pack or superblock, superblocks
-/// that differ.
-const AFTER_CUT: [&str; 4] =
-    ["pack-invalid", "superblock-magic", "superblock-checksum", "superblocks-differ"];
+/// that differ, and quota files without their feature.
+const AFTER_CUT: [&str; 6] = [
+    "pack-invalid",
+    "superblock-magic",
+    "superblock-checksum",
+    "superblocks-differ",
+    "quota-feature",
+    "inode-unreached",
+];
 
 /// A change whose requests are known.
 struct Trial {

@@ -11,7 +11,7 @@ use crate::{
         FileType,
         inode::{advise, flag},
         node::{NodeBlock, NodeFormat},
-        quota::{QuotaKind, Usage},
+        quota::Usage,
     },
     units::{BlockAddr, Ino, Nid},
 };
@@ -34,16 +34,20 @@ pub(crate) struct Census {
     pub(crate) compressed: u64,
     /// Files without room for the attributes of compression.
     pub(crate) without_compression: u64,
-    /// Usage by the id of each kind, without quota files.
+    /// Usage by the id of each kind, without the quota files.
     pub(crate) usage: [BTreeMap<u32, Usage>; 3],
 }
 
 impl Census {
-    /// Counts the inodes. `format` decides which of their attributes exist.
-    pub(crate) fn of(volume: &Engine, format: NodeFormat) -> Result<Census> {
+    /// Counts the inodes, of which some may be quota files. `format` decides which of their attributes exist.
+    pub(crate) fn of(volume: &Engine, format: NodeFormat, quota_files: [Ino; 3]) -> Result<Census> {
         let mut census = Census::default();
         volume.for_each_inode(|inode, _| {
-            census.add(volume, &inode.in_format(format))?;
+            let inode = inode.in_format(format);
+            census.count_features(volume, &inode)?;
+            if !quota_files.contains(&inode.ino()) {
+                census.count_usage(&inode);
+            }
             match census.usage.iter().any(|usage| usage.len() > IDS_MAX) {
                 true => Err(Error::Invalid(format!("more than {IDS_MAX} users, groups or projects").into())),
                 false => Ok(()),
@@ -52,7 +56,7 @@ impl Census {
         Ok(census)
     }
 
-    fn add(&mut self, volume: &Engine, inode: &NodeBlock) -> Result<()> {
+    fn count_features(&mut self, volume: &Engine, inode: &NodeBlock) -> Result<()> {
         let is_file = inode.file_type() == FileType::Regular;
         if inode.has_advise(advise::ENCRYPT) {
             self.encrypted += 1;
@@ -64,18 +68,19 @@ impl Census {
         self.casefolded += u64::from(inode.has_flag(flag::CASEFOLD));
         self.compressed += u64::from(is_file && inode.has_flag(flag::COMPRESS));
         self.without_compression += u64::from(is_file && inode.saved_blocks().is_none());
-        if !volume.superblock().quota_inos.contains(&inode.ino()) {
-            let block_bytes = volume.geometry().block_size.bytes() as u64;
-            let head = inode.head();
-            let bytes = head.blocks.get().saturating_sub(1).saturating_mul(block_bytes);
-            let ids = [head.uid.get(), head.gid.get(), inode.project().unwrap_or(0)];
-            for kind in QuotaKind::ALL {
-                let used = self.usage[kind.index()].entry(ids[kind.index()]).or_default();
-                used.inodes += 1;
-                used.bytes = used.bytes.saturating_add(bytes);
-            }
-        }
         Ok(())
+    }
+
+    fn count_usage(&mut self, inode: &NodeBlock) {
+        let block_bytes = inode.format().block_size.bytes() as u64;
+        let head = inode.head();
+        let bytes = head.blocks.get().saturating_sub(1).saturating_mul(block_bytes);
+        let ids = [head.uid.get(), head.gid.get(), inode.project().unwrap_or(0)];
+        for (usage, id) in self.usage.iter_mut().zip(ids) {
+            let used = usage.entry(id).or_default();
+            used.inodes += 1;
+            used.bytes = used.bytes.saturating_add(bytes);
+        }
     }
 }
 

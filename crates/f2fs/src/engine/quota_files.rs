@@ -20,18 +20,18 @@ impl Engine {
         Ok(Ino(self.nodes_mut().take_nid()?.0))
     }
 
-    /// Makes the quota files of the `wanted` kinds with this usage, in the inodes that the superblock names, and removes
-    /// those of other kinds. A file that exists keeps its limits. The feature quota must be off, so that nothing is
+    /// Makes the quota files of the `wanted` kinds with this usage, each in the inode of its kind, and removes those of
+    /// other kinds. A file that exists keeps its limits. The feature quota must be off, so that nothing is
     /// charged meanwhile.
     pub(crate) fn replace_quota_files(
         &mut self,
+        inos: [Ino; 3],
         wanted: &[QuotaKind],
         usage: &[BTreeMap<u32, Usage>; 3],
     ) -> Result<()> {
         assert!(!self.superblock().has_quotas(), "the feature quota is off");
-        let numbers = self.superblock().quota_inos;
         for kind in QuotaKind::ALL {
-            let (ino, usage) = (numbers[kind.index()], &usage[kind.index()]);
+            let (ino, usage) = (inos[kind.index()], &usage[kind.index()]);
             let exists = ino != Ino(0) && self.is_quota_file(ino)?;
             self.admit_change()?;
             match (wanted.contains(&kind), exists) {

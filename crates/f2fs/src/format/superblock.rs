@@ -340,8 +340,7 @@ pub struct Superblock {
     pub features: Features,
     /// Devices of a multi-device volume; otherwise empty.
     pub devices: Vec<VolumeDevice>,
-    /// Inodes of the quota files for users, groups and projects; 0 is none. They count only with the feature quota:
-    /// without it, an interrupted change of quotas has left them.
+    /// Inodes of the quota files for users, groups and projects; 0 is none, as are all without the feature quota.
     pub quota_inos: [Ino; 3],
     /// Encoding of names for casefolding.
     pub encoding: u16,
@@ -371,20 +370,19 @@ impl Superblock {
     /// The hidden inode of a quota file, if the volume has this quota.
     #[must_use]
     pub fn quota_ino(&self, kind: QuotaKind) -> Option<Ino> {
-        let has_quota = self.features.has(Features::QUOTA);
-        Some(self.quota_inos[kind.index()]).filter(|ino| has_quota && ino.0 != 0)
+        Some(self.quota_inos[kind.index()]).filter(|ino| ino.0 != 0)
     }
 
     /// Returns true if an inode holds a quota.
     #[must_use]
     pub fn is_quota_ino(&self, ino: Ino) -> bool {
-        QuotaKind::ALL.into_iter().any(|kind| self.quota_ino(kind) == Some(ino))
+        self.quota_inos.contains(&ino)
     }
 
     /// Returns true if the volume has a quota of any kind.
     #[must_use]
     pub fn has_quotas(&self) -> bool {
-        QuotaKind::ALL.into_iter().any(|kind| self.quota_ino(kind).is_some())
+        self.quota_inos.iter().any(|ino| ino.0 != 0)
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn carry_out(
     let mut between = plan.new.clone();
     let mut features = plan.features();
     if let Some(kinds) = &plan.quotas {
-        between.qf_ino = numbers(&mut volume, kinds)?.map(|ino| ino.0.into());
+        between.qf_ino = numbers(&mut volume, plan, kinds)?.map(|ino| ino.0.into());
         features = features.without(Features::QUOTA);
     }
     if plan.checksums == Checksums::Renewed {
@@ -44,8 +44,10 @@ pub(super) fn carry_out(
     superblock_copies::write_both(&io, &between)?;
     if let Some(kinds) = &plan.quotas {
         let mut volume = open_writable(open)?;
-        let census = Census::of(&volume, plan.node_format(&volume))?;
-        volume.replace_quota_files(kinds, &census.usage)?;
+        // The superblock that was read has no numbers without the feature.
+        let inos = between.qf_ino.map(|ino| Ino(ino.get()));
+        let census = Census::of(&volume, plan.node_format(&volume), inos)?;
+        volume.replace_quota_files(inos, kinds, &census.usage)?;
         close(volume)?;
     }
     if plan.checksums == Checksums::Renewed {
@@ -81,8 +83,8 @@ fn make_lost_found(volume: &mut Engine) -> Result<()> {
 }
 
 /// The inodes of the quota files that exist, or are to be made.
-fn numbers(volume: &mut Engine, wanted: &[QuotaKind]) -> Result<[Ino; 3]> {
-    let mut numbers = volume.superblock().quota_inos;
+fn numbers(volume: &mut Engine, plan: &Plan, wanted: &[QuotaKind]) -> Result<[Ino; 3]> {
+    let mut numbers = plan.old.qf_ino.map(|ino| Ino(ino.get()));
     for kind in QuotaKind::ALL {
         let number = &mut numbers[kind.index()];
         if *number == Ino(0) || !volume.is_quota_file(*number)? {

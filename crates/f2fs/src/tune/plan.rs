@@ -13,7 +13,6 @@ use crate::{
         superblock::{self, Features, Superblock, raw},
     },
     mkfs::{Encoding, extensions},
-    units::Ino,
 };
 
 /// All decisions about a change of properties before the first block is written.
@@ -97,7 +96,7 @@ impl Plan {
         let old = read_raw_superblock(device, copy)?;
         let sb = volume.superblock().clone();
         let mut new = old.clone();
-        let quotas = quotas(&sb, changes);
+        let quotas = quotas(&sb, &old, changes);
         let features = features(&sb, changes, quotas.as_deref())?;
         new.feature.set(features.0);
         if features.has(Features::CASEFOLD) && !sb.features.has(Features::CASEFOLD) {
@@ -141,7 +140,7 @@ impl Plan {
         if !asks && self.quotas.is_none() {
             return Ok(());
         }
-        let census = Census::of(volume, self.node_format(volume))?;
+        let census = Census::of(volume, self.node_format(volume), volume.superblock().quota_inos)?;
         for (feature, count, what) in [
             (Features::ENCRYPT, census.encrypted, "are encrypted"),
             (Features::VERITY, census.sealed, "are sealed with fs-verity"),
@@ -169,12 +168,12 @@ impl Plan {
 
 /// The quotas that the volume has afterwards, if they change. Numbers that an interrupted change has left are a reason to
 /// change them as well.
-fn quotas(sb: &Superblock, changes: &Changes) -> Option<Vec<QuotaKind>> {
+fn quotas(sb: &Superblock, raw: &raw::Superblock, changes: &Changes) -> Option<Vec<QuotaKind>> {
     let now = kinds_of(sb);
     let mut wanted = changes.quotas.clone().unwrap_or_else(|| now.clone());
     wanted.sort_by_key(|kind| kind.index());
     wanted.dedup();
-    let is_left = now.is_empty() && sb.quota_inos != [Ino(0); 3];
+    let is_left = now.is_empty() && raw.qf_ino.iter().any(|ino| ino.get() != 0);
     (wanted != now || is_left).then_some(wanted)
 }
 
