@@ -44,8 +44,16 @@ impl Checker<'_> {
                 self.table.note(entry, fact::HIDDEN);
             }
         }
+        let root = self.superblock.root_ino;
         for ino in std::mem::take(&mut self.orphans) {
             match self.table.find(ino.into()).filter(|entry| self.table.ino(*entry) == ino) {
+                Some(entry) if ino == root || self.table.has(entry, fact::HIDDEN) => {
+                    let known = "it is the root or a quota file, and the orphan list names it";
+                    let finding = Finding::new(Kind::OrphanLinks, Place::Inode(ino), known)
+                        .repaired_by("take the inode out of the list");
+                    self.report.add(finding.with_certainty(Certainty::Certain));
+                    self.fix(Fix::NoOrphan(ino));
+                }
                 Some(entry) => self.table.note(entry, fact::ORPHAN),
                 None => {
                     let known = format!("the orphan list names {ino}, which is not in use");

@@ -335,6 +335,23 @@ fn an_orphan_list_that_names_files_removes_none_of_them_when_fsyncs_are_rolled_f
 }
 
 #[test]
+fn a_write_to_a_volume_whose_orphan_list_names_inodes_in_use_removes_none_of_them() {
+    let sound = Damaged::new();
+    let quota = sound.volume().superblock().quota_inos[0];
+    for ino in [ROOT, quota, sound.ino("/plain")] {
+        let d = Damaged::new();
+        put_orphan(&d, ino.0, 1);
+        let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
+        volume.begin(Caller::ADMIN).create(ROOT, b"new", &NewNode::new(0o100_644)).unwrap();
+        volume.unmount().unwrap();
+        repair_of(&d.device).apply(&*d.device).unwrap();
+        let mut found = contents(&d.device);
+        assert!(found.remove("\"new\"").is_some(), "{ino}");
+        assert_eq!(found, contents(&sound.device), "{ino}");
+    }
+}
+
+#[test]
 fn an_orphan_with_links_whose_name_is_lost_is_attached_and_not_removed() {
     let d = Damaged::new();
     let few = d.ino("/few");

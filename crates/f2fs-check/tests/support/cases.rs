@@ -97,6 +97,10 @@ damage! {
         put_orphan(&d, d.ino("/few/other").0, 1);
         d.put_dentry(d.ino("/few"), d.slot(d.ino("/few"), "other"), 8, &[0, 0]);
     }
+    the_root_in_the_orphan_list => ["orphan-links"]: |d| { put_orphan(&d, ROOT.0, 1); }
+    a_quota_file_in_the_orphan_list => ["orphan-links"]: |d| {
+        put_orphan(&d, d.volume().superblock().quota_inos[0].0, 1);
+    }
     an_orphan_that_is_not_in_use => ["orphan-inode"]: |d| { put_orphan(&d, 60_000, 1); }
     an_orphan_block_with_too_many_entries => ["orphan-block"]: |d| { put_orphan(&d, 60_000, 1021); }
     quota_inodes_without_the_feature => ["inode-unreached", "quota-feature"]: |d| {

@@ -43,8 +43,18 @@ impl Names {
 
     /// Removes an inode that the checkpoint has as an orphan.
     pub(crate) fn remove_orphan(&mut self, ino: Ino) -> Result<()> {
-        self.nodes_mut().inode_mut(ino)?.head_mut().links.set(0);
+        self.require_nameless(ino)?;
         self.evict(ino)
+    }
+
+    /// Returns an error for an inode that only damage can have entered into the orphan list. Linux would remove it.
+    fn require_nameless(&self, ino: Ino) -> Result<()> {
+        let links = self.nodes().inode(ino)?.head().links.get();
+        if links > 0 || ino == self.superblock().root_ino || self.superblock().is_quota_ino(ino) {
+            let what = format!("the orphan list names it, and it is in use: i_links {links}");
+            return Err(Error::corrupt(Place::Inode(ino), what));
+        }
+        Ok(())
     }
 
     /// Holds an inode, for example while it is open, so that it outlives its last name.
@@ -56,7 +66,7 @@ impl Names {
     /// Removes an orphan inode that is no longer in use. If that fails, it stays an orphan: a damaged one
     /// waits for fsck, any other is retried before the next checkpoint.
     pub(super) fn try_evict(&mut self, ino: Ino) -> Result<()> {
-        let result = self.evict(ino);
+        let result = self.remove_orphan(ino);
         let is_waiting = result.as_ref().is_err_and(|error| !matches!(error, Error::Corrupt { .. }));
         match is_waiting && self.orphans.contains(&ino) {
             true => self.pending_evictions.insert(ino),
