@@ -11,6 +11,17 @@ const FIXES_MAX: usize = 1 << 20;
 /// Maximum number of bytes that the kept fixes hold beside themselves.
 const FIX_BYTES_MAX: usize = 64 << 20;
 
+/// Findings that an interrupted resize leaves until the next change of the volume: a checkpoint pack or a superblock
+/// that is not finished, superblocks of two sizes, and a checkpoint whose count of free segments fits the other size.
+const AFTER_RESIZE: [Kind; 6] = [
+    Kind::SuperblockMagic,
+    Kind::SuperblockChecksum,
+    Kind::SuperblockInvalid,
+    Kind::SuperblocksDiffer,
+    Kind::PackUnreadable,
+    Kind::CountFree,
+];
+
 /// Sums over the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sums {
@@ -70,6 +81,12 @@ impl Report {
     /// Returns true if no rule of the format is broken. There may be notices.
     pub fn is_clean(&self) -> bool {
         self.count_of(Severity::Error) == 0 && self.ended_early.is_none()
+    }
+
+    /// Returns true if there are at most findings that an interrupted resize leaves. The next resize mends them.
+    pub fn is_clean_for_resize(&self) -> bool {
+        let mut errors = self.counts().filter(|(kind, _)| kind.severity() == Severity::Error);
+        errors.all(|(kind, _)| AFTER_RESIZE.contains(&kind)) && self.ended_early.is_none()
     }
 
     /// Returns the changes that repair the findings, in the order in which they were found. Findings in tables that

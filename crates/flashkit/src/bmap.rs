@@ -16,7 +16,7 @@ use f2fs::{
 use indicatif::ProgressBar;
 use sha2::{Digest, Sha256};
 
-use crate::render;
+use crate::{failure, render};
 
 /// Bytes read at once.
 const STEP_BYTES: usize = 1 << 20;
@@ -47,9 +47,7 @@ impl UsedBlocks {
         }
         // A table that calls a used block free would leave it out.
         if !f2fs_check::check(device, &mut |_| {})?.is_clean() {
-            bail!(
-                "the volume is damaged, so a map could leave blocks out; `flashkit fsck` tells more, and -y repairs it"
-            );
+            return Err(failure::damaged("a map could leave blocks out"));
         }
         let block_bytes = superblock.block_size.bytes() as u64;
         let mut used = UsedBlocks { image_bytes, block_bytes, runs: Vec::new() };

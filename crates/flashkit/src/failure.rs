@@ -5,6 +5,7 @@
 
 use std::io;
 
+use anyhow::anyhow;
 use f2fs::{Error, Place, printable};
 
 use crate::notice;
@@ -46,6 +47,13 @@ pub fn text(error: &anyhow::Error) -> String {
         Some(advice) => format!("{text}\n{advice}"),
         None => text,
     }
+}
+
+/// Error of a verb that relies on the tables of a volume, for a damaged one. `risk` is what could happen.
+pub fn damaged(risk: &str) -> anyhow::Error {
+    anyhow!(
+        "the volume is damaged, so {risk}; `flashkit fsck` tells more, and -y repairs it; nothing was changed"
+    )
 }
 
 /// Returns advice for an error of the engine.

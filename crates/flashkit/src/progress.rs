@@ -77,6 +77,20 @@ pub fn stages(verbosity: impl Into<Verbosity>) -> ProgressBar {
     bytes("", Some(0), verbosity)
 }
 
+/// Returns a callback that shows the progress of a check on a bar of [`stages`].
+pub fn checker(bar: &ProgressBar) -> impl FnMut(f2fs_check::Progress) + use<'_> {
+    let mut stage = None;
+    move |at| {
+        if stage != Some(at.stage) {
+            stage = Some(at.stage);
+            bar.set_prefix(at.stage.name());
+            bar.reset();
+            bar.set_length(at.total_bytes);
+        }
+        bar.set_position(at.done_bytes);
+    }
+}
+
 /// Returns a callback that shows the progress of an import or export on a bar.
 pub fn teller(bar: &ProgressBar) -> impl FnMut(f2fs_tree::Progress<'_>) + use<'_> {
     |at| {

@@ -131,3 +131,17 @@ fn the_last_of_several_files_grows_and_shrinks() {
     }
     assert!(fails(dir, &["resize", "-q", "v.img", "60M"]).contains("devices of the volume: 2; given: 1"));
 }
+
+#[test]
+fn a_damaged_volume_is_not_resized() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    volume(dir);
+    support::damage(&dir.join("v.img"), "/large");
+    let before = fs::read(dir.join("v.img")).unwrap();
+    for arguments in [&["v.img", "150M"][..], &["v.img", "300M"], &["v.img", "--minimize"], &["-n", "v.img", "150M"]] {
+        let error = fails(dir, &[&["resize", "-q"], arguments].concat());
+        assert!(error.contains("the volume is damaged") && error.contains("nothing was changed"), "{error}");
+    }
+    assert!(fs::read(dir.join("v.img")).unwrap() == before);
+}

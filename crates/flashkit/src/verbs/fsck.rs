@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use block::Device;
 use f2fs::Error;
 use f2fs_check::{
-    Certainty, Progress, Report,
+    Certainty, Report,
     repair::{Plan, Planned, Undo},
 };
 use printed::Printed;
@@ -141,19 +141,11 @@ fn check(args: &Args, mode: Mode) -> Result<ExitCode> {
     let device = open(args, mode)?;
     let name = || args.image.image.display().to_string();
     let bar = progress::stages(args.quiet);
-    let mut stage = None;
-    let mut show = |at: Progress| {
-        if stage != Some(at.stage) {
-            stage = Some(at.stage);
-            bar.set_prefix(at.stage.name());
-            bar.reset();
-            bar.set_length(at.total_bytes);
-        }
-        bar.set_position(at.done_bytes);
-    };
     let found = match mode {
-        Mode::Look => f2fs_check::check(device.clone(), &mut show).map(|report| (report, None)),
-        _ => f2fs_check::repair::plan(&device, clock::now(), &mut show).map(divide),
+        Mode::Look => {
+            f2fs_check::check(device.clone(), &mut progress::checker(&bar)).map(|report| (report, None))
+        }
+        _ => f2fs_check::repair::plan(&device, clock::now(), &mut progress::checker(&bar)).map(divide),
     };
     bar.finish_and_clear();
     let (report, mut repair) = found.with_context(name)?;

@@ -13,9 +13,9 @@ use image::{Image, Source};
 use serde::Serialize;
 
 use crate::{
-    clock,
+    clock, failure,
     interrupt::Outcome,
-    progress,
+    progress::{self, Verbosity},
     render::{self, Format},
     size, target,
     unpacked::{Purpose, Unpacked},
@@ -24,7 +24,7 @@ use crate::{
 /// Arguments of `resize`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-The volume must not be mounted. A refusal, an error or a power cut leaves it with its old size or its new size, and
+The volume must not be mounted, and is checked first: a damaged one is refused. A refusal, an error or a power cut leaves it with its old size or its new size, and
 with all its files. If its metadata areas must grow (--dry-run prints that), a power cut or an error can also leave a
 size between the two; the message of the error has it. Run the verb again after a power cut to complete it, before
 Linux mounts the volume. A partial segment (2 MiB) at the end is not used, nor is a partial section or zone.
@@ -245,7 +245,21 @@ fn plan(args: &Args, devices: &Devices) -> Result<(Plan, u64)> {
         (None, false) => opened.last_bytes(),
     };
     opened.require_extensible(bytes)?;
-    Ok((Plan::new(&mut volume, before.saturating_add(bytes))?, bytes))
+    let plan = Plan::new(&mut volume, before.saturating_add(bytes))?;
+    drop(volume);
+    require_sound(&opened, args.quiet.into())?;
+    Ok((plan, bytes))
+}
+
+/// Refuses a damaged volume: blocks that no table marks as used would be lost.
+fn require_sound(opened: &Opened<'_>, verbosity: Verbosity) -> Result<()> {
+    let bar = progress::stages(verbosity);
+    let report = f2fs_check::check(opened.device()?, &mut progress::checker(&bar));
+    bar.finish_and_clear();
+    match report?.is_clean_for_resize() {
+        true => Ok(()),
+        false => Err(failure::damaged("a resize could lose files")),
+    }
 }
 
 /// Resizes the volume and then, under the same claim, sets the length of the file of its last device.
