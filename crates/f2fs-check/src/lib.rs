@@ -24,6 +24,7 @@ mod bitmap;
 mod chain;
 mod checker;
 mod directories;
+mod emptied;
 mod files;
 mod finding;
 mod fix;

@@ -13,6 +13,8 @@ pub(crate) enum Loss {
     DirBlock,
     /// An address outside the main area, whose block is not known.
     Address,
+    /// A block that i_blocks and a summary assign to a file, whose place there has another owner or is not certain.
+    Block,
     /// Extended attributes.
     Xattrs,
 }
@@ -30,6 +32,11 @@ impl Loss {
             }
             Loss::Address => {
                 format!("up to {count} blocks of files are lost, because nothing tells their addresses")
+            }
+            Loss::Block => {
+                format!(
+                    "up to {count} blocks are freed that summaries assign to files, in which nothing confirms them"
+                )
             }
             Loss::Xattrs => {
                 format!("the extended attributes of up to {count} inodes are cleared from the damage on")

@@ -58,7 +58,9 @@ impl Checker<'_> {
         self.conclude_nodes();
         self.conclude_invalid();
         self.conclude_lost();
-        let unused = self.find_originals();
+        let old = self.old_sit_blocks();
+        let mut unused = self.find_originals(&old);
+        self.find_emptied(&old, &mut unused);
         self.conclude_addresses();
         self.conclude_summaries();
         self.conclude_segments(unused);
@@ -78,9 +80,8 @@ impl Checker<'_> {
 
     /// Collects the valid blocks that nothing names, by segment. A block whose summary names an odd address
     /// is the original of that address, unless the block of the SIT that marks it is old.
-    fn find_originals(&mut self) -> Vec<(SegNo, Vec<BlockAddr>)> {
+    fn find_originals(&mut self, old: &FxHashSet<u32>) -> Vec<(SegNo, Vec<BlockAddr>)> {
         let mut unused = Vec::new();
-        let old = self.old_sit_blocks();
         for segment in self.segments.all() {
             let mut blocks = self.segments.unused(segment);
             let is_old = old.contains(&self.sit_block(segment));
@@ -119,7 +120,7 @@ impl Checker<'_> {
     }
 
     /// Index of the block of the SIT that has a segment's entry.
-    fn sit_block(&self, segment: SegNo) -> u32 {
+    pub fn sit_block(&self, segment: SegNo) -> u32 {
         sit::position(segment, self.geometry.block_size).0
     }
 

@@ -314,6 +314,28 @@ fn a_superblock_copy_that_cannot_be_read_is_written_again() {
 }
 
 #[test]
+fn a_direct_node_of_zeroes_or_ones_gets_its_addresses_back() {
+    for byte in [0, 0xFF] {
+        let d = Damaged::new();
+        d.put_node(d.child(d.ino("/big"), 0), 0, &[byte; BLOCK]);
+        assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+    }
+}
+
+#[test]
+fn blocks_that_are_freed_although_a_file_may_miss_them_are_a_loss() {
+    let d = Damaged::new();
+    let plain = d.ino("/plain");
+    let blocks = d.volume().inode(plain).unwrap().head().blocks.get();
+    // Two places without an address, and i_blocks misses one block.
+    d.put_inode(plain, 348, &[0; 12]);
+    d.put_inode(plain, 24, &(blocks - 1).to_le_bytes());
+    d.put_inode(plain, ADDRS, &[0; 8]);
+    let plan = repair_of(&d.device);
+    assert!(plan.losses.iter().any(|loss| loss.contains("blocks are freed")), "{:?}", plan.losses);
+}
+
+#[test]
 fn an_unfinished_pack_does_not_replace_a_complete_one_whose_end_is_lost() {
     let d = Damaged::new();
     let (pack, newest) = d.checkpoint();

@@ -240,6 +240,18 @@ damage! {
     an_address_of_a_node => ["block-address"]: |d| {
         d.put_inode(d.ino("/plain"), ADDRS + 4, &le(d.addr(d.ino("/few").into()).0));
     }
+    addresses_of_zeroes_in_an_inode => ["block-address"]: |d| {
+        d.put_inode(d.ino("/plain"), 348, &[0; 12]);
+        d.put_inode(d.ino("/plain"), ADDRS, &[0; 8]);
+    }
+    addresses_of_zeroes_in_a_direct_node => ["block-address"]: |d| {
+        d.put_inode(d.ino("/big"), 348, &[0; 12]);
+        d.put_node(d.child(d.ino("/big"), 0), 512, &[0; 512]);
+    }
+    addresses_of_ones_in_a_direct_node => ["block-address"]: |d| {
+        d.put_inode(d.ino("/big"), 348, &[0; 12]);
+        d.put_node(d.child(d.ino("/big"), 0), 512, &[0xFF; 512]);
+    }
     an_address_in_a_direct_node_of_another_files_block => ["block-address"]: |d| {
         d.put_node(d.child(d.ino("/big"), 0), 40, &le(d.data(d.ino("/plain"), 2).0));
     }

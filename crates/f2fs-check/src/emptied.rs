@@ -1,0 +1,126 @@
+//! Blocks of data whose addresses were overwritten with zeroes or ones.
+//!
+//! The SIT marks such a block, its summary names a place in a node in use, and that place has no address. Where an
+//! address was cleared on purpose, the SIT does not mark the block; and i_blocks does not count it.
+
+use std::collections::BTreeMap;
+
+use f2fs::{
+    format::node_path::NodeKind,
+    units::{BlockAddr, Ino, Nid, SegNo},
+};
+use rustc_hash::FxHashSet;
+
+use crate::{
+    Loss, Slot,
+    addresses::Odd,
+    checker::{Checker, ODD_MAX},
+    inodes::{has_map, is_alias},
+    segments::Content,
+    table::fact,
+};
+
+/// A place without an address, and the blocks whose summaries name it.
+struct Emptied {
+    ino: Ino,
+    block: u64,
+    slot: Slot,
+    /// The reserved value in place of the address.
+    stored: BlockAddr,
+    originals: Vec<BlockAddr>,
+}
+
+impl Checker<'_> {
+    /// Finds the places of unused blocks that have no address, and takes the blocks that are restored out of `unused`. The
+    /// segments in `old` blocks of the SIT tell nothing.
+    pub fn find_emptied(&mut self, old: &FxHashSet<u32>, unused: &mut Vec<(SegNo, Vec<BlockAddr>)>) {
+        let mut places: BTreeMap<(Nid, u16), Emptied> = BTreeMap::new();
+        for (segment, blocks) in unused.iter() {
+            if old.contains(&self.sit_block(*segment))
+                || self.segments.content(*segment) == Some(Content::Node)
+            {
+                continue;
+            }
+            for addr in blocks {
+                if let Some((key, place)) = self.emptied(*addr) {
+                    places.entry(key).or_insert(place).originals.push(*addr);
+                }
+            }
+        }
+        let mut cleared: BTreeMap<Ino, u32> = BTreeMap::new();
+        for place in places.values().filter(|place| place.stored == BlockAddr::NULL) {
+            *cleared.entry(place.ino).or_default() += 1;
+        }
+        let mut restored: FxHashSet<BlockAddr> = FxHashSet::default();
+        for (key, place) in places {
+            let missing = self.missing_blocks(place.ino);
+            let is_counted = match place.stored {
+                BlockAddr::NULL => cleared[&place.ino] <= missing,
+                _ => true,
+            };
+            match (is_counted, &place.originals[..]) {
+                (true, [original]) if self.odd.len() < ODD_MAX => {
+                    restored.insert(*original);
+                    self.note_emptied(key, &place, *original);
+                    cleared.entry(place.ino).and_modify(|count| *count = count.saturating_sub(1));
+                }
+                _ if missing > 0 => self.lose(Loss::Block),
+                _ => {}
+            }
+        }
+        for (_, blocks) in unused.iter_mut() {
+            blocks.retain(|addr| !restored.contains(addr));
+        }
+        unused.retain(|(_, blocks)| !blocks.is_empty());
+    }
+
+    /// The place that the summary of a block names, if it lies in a node in use and has no address.
+    fn emptied(&mut self, addr: BlockAddr) -> Option<((Nid, u16), Emptied)> {
+        let owned = self.summaries.owner(&self.io, addr).filter(|owned| owned.content == Content::Data)?;
+        let (nid, index) = (owned.owner.nid, usize::from(owned.owner.offset));
+        let entry = self.table.find(nid)?;
+        let is_doubtful = self.table.has(entry, fact::BROKEN | fact::INVALID);
+        if is_doubtful || self.table.version(entry) != owned.owner.version {
+            return None;
+        }
+        let ino = self.table.ino(entry);
+        let features = self.format.features;
+        let inode = self.inode_of(ino).filter(|inode| has_map(inode) && !is_alias(inode, features))?;
+        let layout = inode.layout();
+        let (first, count, starts_at) = match Nid::from(ino) == nid {
+            true => (0, layout.addrs(), layout.addrs_at()),
+            false => {
+                let offset = self.table.has(entry, fact::REACHED).then(|| self.table.parent_offset(entry))?;
+                let kind = NodeKind::of(self.geometry.block_size, offset)?;
+                (kind.first_block(&layout)?, layout.direct_addrs(), 0)
+            }
+        };
+        let slot = Slot { nid, at: starts_at + 4 * index };
+        let bytes = self.cache.block(&self.io, self.table.addr(entry)).ok()?;
+        let word = bytes.get(slot.at..slot.at + 4).filter(|_| index < count)?;
+        let stored = BlockAddr(u32::from_le_bytes(word.try_into().expect("four bytes")));
+        let is_empty = [BlockAddr::NULL, BlockAddr::NEW].contains(&stored);
+        let place = Emptied { ino, block: first + index as u64, slot, stored, originals: Vec::new() };
+        is_empty.then_some(((nid, owned.owner.offset), place))
+    }
+
+    /// Number of blocks that i_blocks of an inode counts and that were not found.
+    fn missing_blocks(&self, ino: Ino) -> u32 {
+        let left = self.table.find(ino.into()).map_or(0, |entry| self.table.blocks_left(entry));
+        // The number wraps if more were found than i_blocks counts.
+        if left < 1 << 31 { left } else { 0 }
+    }
+
+    /// Notes a place without an address whose block is known.
+    fn note_emptied(&mut self, key: (Nid, u16), place: &Emptied, original: BlockAddr) {
+        let Emptied { ino, block, slot, stored, .. } = *place;
+        if stored == BlockAddr::NULL {
+            self.report.sums.blocks += 1;
+            if let Some(entry) = self.table.find(ino.into()) {
+                self.table.take_blocks(entry, 1);
+            }
+        }
+        let odd = Odd { ino, block, addr: stored, slot, fault: None, owner: key.0, original: Some(original) };
+        self.odd.insert(key, odd);
+    }
+}
