@@ -8,17 +8,19 @@
 use f2fs::{
     Place,
     format::{
-        inode::inline,
+        inode::{Algorithm, flag, inline},
         node::{NodeBlock, NodeFooter},
         node_path::NodeKind,
+        superblock::Features,
     },
     units::{BlockAddr, Ino, Nid},
 };
 
 use crate::{
-    Fix, Kind, Loss, Slot,
+    Certainty, Finding, Fix, Kind, Loss, Slot,
     checker::{Checker, ODD_MAX},
-    inodes::EXTENT,
+    clusters::{self, Shown},
+    inodes::{ALGORITHM, EXTENT, FLAGS},
     segments::Content,
     table::{Entry, fact},
 };
@@ -64,6 +66,14 @@ impl Holder<'_> {
     /// Returns the length of the file's clusters, or 1 if it is not compressed.
     fn cluster_blocks(&self) -> usize {
         self.inode.map_or(1, |inode| inode.layout().cluster_blocks())
+    }
+
+    /// Addresses that stand for blocks that compression saves.
+    fn reserved(&self) -> [BlockAddr; 2] {
+        match self.is_released() {
+            true => [BlockAddr::NULL, BlockAddr::NEW],
+            false => [BlockAddr::NEW; 2],
+        }
     }
 
     /// Returns true if the blocks that compression saves were released.
@@ -188,12 +198,59 @@ impl Checker<'_> {
         }
     }
 
-    fn check_clusters(&mut self, holder: &Holder<'_>, addrs: &[BlockAddr]) {
-        let cluster = holder.cluster_blocks();
-        let rest = match holder.is_released() {
-            true => [BlockAddr::NULL, BlockAddr::NEW],
-            false => [BlockAddr::NEW; 2],
+    /// Compares the clusters with the compression in the inode. Returns true if they are of another one: then they stay as
+    /// they are.
+    fn are_unlike_clusters(&mut self, holder: &Holder<'_>, addrs: &[BlockAddr]) -> bool {
+        if self.unlike_clusters.contains(&holder.ino) {
+            return true;
+        }
+        let Some(inode) = holder.inode.filter(|_| self.format.features.has(Features::COMPRESSION)) else {
+            return false;
         };
+        let rest = holder.reserved();
+        let is_usual = |chunk: &[BlockAddr]| data_of_cluster(chunk, rest).is_some();
+        if !addrs.contains(&BlockAddr::COMPRESS) || addrs.chunks(holder.cluster_blocks()).any(is_usual) {
+            return false;
+        }
+        let (at, has_field) = (Place::Inode(holder.ino), inode.layout().addrs_at() > ALGORITHM + 1);
+        let stored = inode.bytes().get(ALGORITHM).filter(|_| has_field);
+        let stored = stored.and_then(|code| Algorithm::from_code(*code));
+        match clusters::shown(&self.io, addrs, stored) {
+            Shown::Nothing => return false,
+            Shown::Settings(algorithm, log) if has_field => {
+                let known = format!(
+                    "its clusters have {} blocks and {}, other than the inode says",
+                    1 << log,
+                    algorithm.name()
+                );
+                let finding = Finding::new(Kind::Cluster, at, known)
+                    .repaired_by("set the compression of the inode by its clusters");
+                self.report.add(finding);
+                let flags = inode.head().flags.get() | flag::COMPRESS;
+                let nid = Nid::from(holder.ino);
+                self.fix(Fix::Node(Slot { nid, at: FLAGS }, flags.to_le_bytes().to_vec()));
+                self.fix(Fix::Node(Slot { nid, at: ALGORITHM }, vec![algorithm.code(), log]));
+            }
+            Shown::Settings(..) | Shown::Unknown => {
+                let known =
+                    "it has compressed clusters other than the inode says, and none can be decompressed";
+                let finding =
+                    Finding::new(Kind::Cluster, at, known).repaired_by("none: a person has to decide");
+                self.report.add(finding.with_certainty(Certainty::Unclear));
+            }
+        }
+        self.unlike_clusters.insert(holder.ino);
+        self.taint(holder.ino);
+        self.saved.remove(&holder.ino);
+        true
+    }
+
+    fn check_clusters(&mut self, holder: &Holder<'_>, addrs: &[BlockAddr]) {
+        if self.are_unlike_clusters(holder, addrs) {
+            return;
+        }
+        let cluster = holder.cluster_blocks();
+        let rest = holder.reserved();
         let mut saved = 0;
         for (number, chunk) in addrs.chunks(cluster).enumerate() {
             let block = holder.first_block + (number * cluster) as u64;
@@ -201,12 +258,8 @@ impl Checker<'_> {
                 continue;
             }
             let data = chunk[1..].iter().take_while(|addr| addr.is_real()).count();
-            let is_whole = cluster > 1
-                && chunk[0] == BlockAddr::COMPRESS
-                && data > 0
-                && chunk[1 + data..].iter().all(|addr| rest.contains(addr));
             saved += (cluster - data.min(cluster)) as i64;
-            if !is_whole {
+            if data_of_cluster(chunk, rest).is_none() {
                 let known = match cluster {
                     1 => "a compressed cluster in a file that is not compressed".to_owned(),
                     _ => format!(
@@ -214,8 +267,12 @@ impl Checker<'_> {
                     ),
                 };
                 self.add(Kind::Cluster, Place::File(holder.ino, block), known);
-                let words: Vec<u8> =
-                    mended(chunk, rest[0]).iter().flat_map(|addr| addr.0.to_le_bytes()).collect();
+                let mended = mended(chunk, rest[0]);
+                let loses = |(old, new): (&BlockAddr, &BlockAddr)| old != new && !rest.contains(old);
+                if chunk.iter().zip(&mended).any(loses) {
+                    self.lose(Loss::Cluster);
+                }
+                let words: Vec<u8> = mended.iter().flat_map(|addr| addr.0.to_le_bytes()).collect();
                 self.fix(Fix::Node(holder.slot(number * cluster), words));
                 self.taint(holder.ino);
                 self.saved.remove(&holder.ino);
@@ -260,6 +317,15 @@ impl Checker<'_> {
             self.fix(Fix::Node(Slot { nid: holder.ino.into(), at: EXTENT }, vec![0; 12]));
         }
     }
+}
+
+/// Number of blocks with the data of a compressed cluster: a mark, at least one block, and addresses in `rest`. `None` for
+/// anything else.
+fn data_of_cluster(chunk: &[BlockAddr], rest: [BlockAddr; 2]) -> Option<usize> {
+    let behind = chunk.strip_prefix(&[BlockAddr::COMPRESS])?;
+    let data = behind.iter().take_while(|addr| addr.is_real()).count();
+    let is_whole = data > 0 && behind[data..].iter().all(|addr| rest.contains(addr));
+    is_whole.then_some(data)
 }
 
 /// Makes a whole cluster of a damaged one: a mark with data keeps its data, a mark without is cleared. `rest` stands for

@@ -14,7 +14,7 @@ use f2fs::{
     },
     units::{BlockAddr, Ino, Nid},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     Finding, Fix, Kind, Loss, Progress, Report, Slot, Stage, addresses::Odd, adopt, links::Directory,
@@ -85,6 +85,7 @@ pub(crate) fn examine(
         misclaims: FxHashMap::default(),
         bad_children: FxHashMap::default(),
         saved: FxHashMap::default(),
+        unlike_clusters: FxHashSet::default(),
         named_kinds: FxHashMap::default(),
         removals: FxHashMap::default(),
         dir_budget,
@@ -137,6 +138,8 @@ pub(crate) struct Checker<'a> {
     pub bad_children: FxHashMap<(Ino, u32), (Finding, Slot)>,
     /// Of compressed files: i_compr_blocks minus the saved blocks found.
     pub saved: FxHashMap<Ino, i64>,
+    /// Files whose compression their clusters tell, and not their inode.
+    pub unlike_clusters: FxHashSet<Ino>,
     /// Kinds of invalid inodes according to their names.
     pub named_kinds: FxHashMap<Ino, FileType>,
     /// Names to remove: directory, inode, and the number of its names that stay.

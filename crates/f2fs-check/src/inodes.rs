@@ -35,12 +35,16 @@ pub const BLOCKS: usize = 24;
 pub const DEPTH: usize = 72;
 /// Byte offset of i_xattr_nid.
 pub const XATTR_NID: usize = 76;
+/// Byte offset of i_flags.
+pub const FLAGS: usize = 80;
 /// Byte offset of i_pino.
 pub const PARENT: usize = 84;
 /// Byte offset of the extent.
 pub const EXTENT: usize = 348;
 /// Byte offset of i_compr_blocks.
 pub const SAVED_BLOCKS: usize = 384;
+/// Byte offset of i_compress_algorithm, before i_log_cluster_size.
+pub const ALGORITHM: usize = 392;
 
 impl Checker<'_> {
     /// Checks an inode block whose footer is right.

@@ -23,6 +23,7 @@ mod areas;
 mod bitmap;
 mod chain;
 mod checker;
+mod clusters;
 mod directories;
 mod emptied;
 mod files;

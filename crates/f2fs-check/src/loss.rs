@@ -15,6 +15,8 @@ pub(crate) enum Loss {
     Address,
     /// A block that i_blocks and a summary assign to a file, whose place there has another owner or is not certain.
     Block,
+    /// A compressed cluster that is cleared or cut.
+    Cluster,
     /// Extended attributes.
     Xattrs,
 }
@@ -38,6 +40,7 @@ impl Loss {
                     "up to {count} blocks are freed that summaries assign to files, in which nothing confirms them"
                 )
             }
+            Loss::Cluster => format!("up to {count} compressed clusters are cleared or cut"),
             Loss::Xattrs => {
                 format!("the extended attributes of up to {count} inodes are cleared from the damage on")
             }

@@ -104,6 +104,7 @@ fn mend_extra(bytes: &mut [u8], format: NodeFormat, _: Option<FileType>) {
         bytes[SAVED..SAVED + 8].fill(0);
     }
     let (algorithm, log) = (bytes[ALGORITHM], bytes[ALGORITHM + 1]);
+    // The next check compares the clusters with the inode, and sets the compression by them.
     if is_compressed && (algorithm > 3 || !(2..=8).contains(&log)) {
         let flags = self::head(bytes).flags.get() & !flag::COMPRESS;
         self::head(bytes).flags.set(flags);

@@ -1,0 +1,72 @@
+//! Compression of a file as its clusters show it, for an inode whose own fields are damaged.
+
+use f2fs::{
+    Place,
+    engine::Io,
+    format::{
+        cluster,
+        inode::{Algorithm, Compression, LOG_CLUSTER_BLOCKS},
+    },
+    units::BlockAddr,
+};
+
+/// Marks that are tried: the cluster behind the first one may be damaged itself.
+const MARKS_MAX: usize = 4;
+/// Algorithms by how common they are. The decoder of LZO takes LZO-RLE, too.
+const ALGORITHMS: [Algorithm; 4] = [Algorithm::Lz4, Algorithm::Zstd, Algorithm::LzoRle, Algorithm::Lzo];
+
+/// Compression that the clusters of a file show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// A cluster can be decompressed with this algorithm and this log2 of its blocks.
+    Settings(Algorithm, u8),
+    /// Marks have data behind them, which cannot be decompressed.
+    Unknown,
+    /// No mark has data behind it.
+    Nothing,
+}
+
+/// Examines the clusters among addresses that begin at the start of a cluster. Of several algorithms that fit, the
+/// `stored` one is right.
+pub fn shown(io: &Io, addrs: &[BlockAddr], stored: Option<Algorithm>) -> Shown {
+    let marks = addrs.iter().enumerate().filter(|(_, addr)| **addr == BlockAddr::COMPRESS);
+    let mut shown = Shown::Nothing;
+    for (at, _) in marks.take(MARKS_MAX) {
+        let data = addrs[at + 1..].iter().take_while(|addr| addr.is_real()).count();
+        for log in LOG_CLUSTER_BLOCKS {
+            let blocks = 1usize << log;
+            let is_whole = at % blocks == 0
+                && (1..blocks).contains(&data)
+                && addrs.get(at + 1 + data..at + blocks).is_some_and(|rest| rest.iter().all(is_reserved));
+            if !is_whole {
+                continue;
+            }
+            shown = Shown::Unknown;
+            let found = stored.into_iter().chain(ALGORITHMS).find(|algorithm| {
+                decodes(
+                    io,
+                    &addrs[at + 1..=at + data],
+                    Compression { algorithm: *algorithm, log_cluster_blocks: log, ..Compression::default() },
+                )
+            });
+            if let Some(algorithm) = found {
+                return Shown::Settings(algorithm, log);
+            }
+        }
+    }
+    shown
+}
+
+/// Returns true for an address that stands for a block that compression saves, whether it was released or not.
+fn is_reserved(addr: &BlockAddr) -> bool {
+    [BlockAddr::NULL, BlockAddr::NEW].contains(addr)
+}
+
+/// Returns true if the stored blocks of a cluster decompress to exactly a whole cluster.
+fn decodes(io: &Io, stored: &[BlockAddr], settings: Compression) -> bool {
+    let size = io.block_size().bytes();
+    let blocks = stored.iter().map(|addr| io.read_block(*addr, Place::Block(*addr)));
+    let Ok(blocks) = blocks.collect::<Result<Vec<_>, _>>() else { return false };
+    let mut content = vec![0; size << settings.log_cluster_blocks];
+    cluster::decode(&settings, &blocks.concat(), &mut content, Place::Volume).is_ok()
+}

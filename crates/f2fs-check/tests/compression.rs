@@ -1,0 +1,76 @@
+//! Compressed files whose inodes have lost their compression: the clusters tell it.
+
+use block::Device;
+use f2fs::format::inode::flag;
+use f2fs_check::repair::{Planned, plan};
+use std::sync::Arc;
+
+mod support;
+
+#[path = "support/volume.rs"]
+mod volume;
+
+use volume::{BLOCK, Damaged, NOW};
+
+/// Byte offsets in an inode.
+const FLAGS: usize = 80;
+const ALGORITHM: usize = 392;
+const LOG_CLUSTER_SIZE: usize = 393;
+const ADDRS: usize = 396;
+
+fn planned(d: &Damaged) -> Planned {
+    let device: Arc<dyn Device> = d.device.clone();
+    plan(&device, NOW, &mut |_| {}).unwrap()
+}
+
+/// The flags of the compressed file with the one for compression inverted.
+fn other_flags(d: &Damaged) -> Vec<u8> {
+    let flags = d.volume().inode(d.ino("/compressed")).unwrap().head().flags.get();
+    (flags ^ flag::COMPRESS).to_le_bytes().to_vec()
+}
+
+#[test]
+fn the_compression_of_an_inode_comes_back_from_its_clusters() {
+    let flags = other_flags(&Damaged::new());
+    for (at, bytes) in
+        [(ALGORITHM, vec![7]), (LOG_CLUSTER_SIZE, vec![1]), (LOG_CLUSTER_SIZE, vec![3]), (FLAGS, flags)]
+    {
+        let d = Damaged::new();
+        d.put_inode(d.ino("/compressed"), at, &bytes);
+        let case = format!("{bytes:?} at {at}");
+        let Planned::Repair(plan) = planned(&d) else { panic!("{case}: a repair") };
+        assert_eq!(plan.losses, Vec::<String>::new(), "{case}");
+        plan.apply(&*d.device).unwrap();
+        let report = support::report(d.device.clone());
+        assert!(report.is_clean(), "{case}: {}", support::lines(&report));
+        let volume = f2fs::OpenOptions::new().open(d.device.clone()).unwrap();
+        assert!(volume.read("/compressed").unwrap() == [9; 16 * BLOCK], "{case}");
+        model::fsck::fsck(&d.device).unwrap_or_else(|error| panic!("{case}: {error:#}"));
+    }
+}
+
+#[test]
+fn clusters_that_nothing_can_decompress_are_left_alone() {
+    let d = Damaged::new();
+    for cluster in 0..4 {
+        d.put(d.data(d.ino("/compressed"), 4 * cluster + 1), 0, &[0xA5; BLOCK]);
+    }
+    d.put_inode(d.ino("/compressed"), FLAGS, &other_flags(&d));
+    let Planned::Refused(refusal) = planned(&d) else { panic!("a refusal") };
+    assert_eq!(refusal.report.count(f2fs_check::Kind::Cluster), 1);
+}
+
+#[test]
+fn a_cluster_that_is_cleared_is_a_loss() {
+    let d = Damaged::new();
+    d.put_inode(d.ino("/compressed"), ADDRS + 4, &[0; 4]);
+    let blocks = d.volume().inode(d.ino("/compressed")).unwrap().head().blocks.get();
+    // Neither i_blocks nor the SIT knows of the block.
+    d.put_inode(d.ino("/compressed"), 24, &(blocks - 1).to_le_bytes());
+    let (segment, offset) = d.position(d.data(d.ino("/compressed"), 1));
+    let byte = usize::from(offset) / 8;
+    let map = d.sit(segment).map[byte] & !(0x80 >> (offset % 8));
+    d.put_sit(segment, 2 + byte, &[map]);
+    let Planned::Repair(plan) = planned(&d) else { panic!("a repair") };
+    assert!(plan.losses.iter().any(|loss| loss.contains("compressed clusters")), "{:?}", plan.losses);
+}
