@@ -194,7 +194,7 @@ kinds! {
     QuotaInode, "quota-inode", Error, Likely,
         "The superblock names quota inodes in use.", "make a new quota file";
     QuotaFile, "quota-file", Error, Certain,
-        "A quota file is a header and a tree of records.", "compute the file anew, without limits";
+        "A quota file is a header and a tree of records.", "compute the file anew, with the limits that its records have";
     QuotaUsage, "quota-usage", Error, Certain,
         "A quota record has the usage of its user, group or project.", "set the usage";
     QuotaAsks, "quota-asks", Error, Certain,

@@ -17,6 +17,8 @@ pub(crate) enum Loss {
     Block,
     /// A compressed cluster that is cleared or cut.
     Cluster,
+    /// The limits in a quota file.
+    Limits,
     /// Extended attributes.
     Xattrs,
 }
@@ -41,6 +43,7 @@ impl Loss {
                 )
             }
             Loss::Cluster => format!("up to {count} compressed clusters are cleared or cut"),
+            Loss::Limits => format!("the limits in {count} quota files are lost"),
             Loss::Xattrs => {
                 format!("the extended attributes of up to {count} inodes are cleared from the damage on")
             }

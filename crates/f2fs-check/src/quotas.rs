@@ -8,21 +8,26 @@ use f2fs::{
         checkpoint::Flags,
         inode::inline,
         node::NodeBlock,
-        quota::{self, BLOCK_BYTES, Located, QuotaKind, Usage, raw::QuotaRecord},
+        quota::{
+            self, BLOCK_BYTES, Located, QuotaKind, Usage,
+            raw::{QuotaInfo, QuotaRecord},
+        },
         superblock::{Features, Superblock},
     },
     printable,
     units::{BlockAddr, Ino},
 };
 use rustc_hash::FxHashMap;
-use zerocopy::FromZeros;
+use zerocopy::{FromBytes, FromZeros};
 
-use crate::{Certainty, Finding, Fix, Kind, checker::Checker};
+use crate::{Certainty, Finding, Fix, Kind, Loss, checker::Checker};
 
 /// Maximum number of users, groups or projects that are counted.
 const IDS_MAX: usize = 1 << 20;
-/// Grace time of the soft limits of a new quota file in seconds: a week, as of mkfs.f2fs.
-const GRACE_SECONDS: u32 = 7 * 24 * 3600;
+/// Grace times of the soft limits of a new quota file in seconds: a week, as of mkfs.f2fs.
+const GRACES: (u32, u32) = (7 * 24 * 3600, 7 * 24 * 3600);
+/// Byte offset of the number of blocks in a quota file.
+const BLOCKS_AT: usize = 20;
 
 /// Usage by user, group and project.
 pub struct Quotas {
@@ -88,7 +93,7 @@ impl Checker<'_> {
                 None => {
                     let known = format!("the superblock names it for quota of {kind:?}, it cannot be used");
                     self.add(Kind::QuotaInode, Place::Inode(ino), known);
-                    self.renew_quota(kind, Vec::new());
+                    self.renew_quota(kind, GRACES, Vec::new());
                 }
             }
         }
@@ -100,8 +105,15 @@ impl Checker<'_> {
         let records = match records {
             Ok(records) => records,
             Err(error) => {
-                self.add(Kind::QuotaFile, at, error.to_string());
-                return self.renew_quota(kind, Vec::new());
+                let mut finding = Finding::new(Kind::QuotaFile, at, error.to_string());
+                let records = self.records_below_header(kind, inode);
+                if records.is_none() {
+                    finding = finding.with_certainty(Certainty::Unclear);
+                    self.lose(Loss::Limits);
+                }
+                self.report.add(finding);
+                let graces = self.graces(inode);
+                return self.renew_quota(kind, graces, records.unwrap_or_default());
             }
         };
         if self.quotas.gave_up || self.checkpoint.flags.has(Flags::QUOTA_NEED_FSCK) || !self.lost.is_empty() {
@@ -123,12 +135,38 @@ impl Checker<'_> {
         }
         if self.report.count(Kind::QuotaUsage) > findings {
             self.quotas.usage[kind.index()] = all;
-            self.renew_quota(kind, old);
+            let graces = self.graces(inode);
+            self.renew_quota(kind, graces, old);
+        }
+    }
+
+    /// The records of a quota file whose first block has a damaged start. `None` if there are none.
+    fn records_below_header(&mut self, kind: QuotaKind, inode: &NodeBlock) -> Option<Vec<Located>> {
+        let empty = quota::encode_records(kind, GRACES, []);
+        let blocks = u32::try_from(inode.head().size.get() / BLOCK_BYTES as u64).unwrap_or(u32::MAX);
+        let records = quota::records(kind, Place::Inode(inode.ino()), |number| {
+            let mut block = self.quota_block(inode, number)?;
+            if number == 0 {
+                block.copy_from_slice(&empty[..BLOCK_BYTES]);
+                block[BLOCKS_AT..BLOCKS_AT + 4].copy_from_slice(&blocks.to_le_bytes());
+            }
+            Ok(block)
+        });
+        records.ok().filter(|records| !records.is_empty())
+    }
+
+    /// The grace times in a quota file, of space and inodes; the usual ones if it has none.
+    fn graces(&mut self, inode: &NodeBlock) -> (u32, u32) {
+        let Ok(block) = self.quota_block(inode, 0) else { return GRACES };
+        let (info, _) = QuotaInfo::read_from_prefix(&block[..]).expect("a block is longer than the info");
+        match (info.block_grace.get(), info.inode_grace.get()) {
+            (0, _) | (_, 0) => GRACES,
+            graces => graces,
         }
     }
 
     /// Replaces the records of a quota file by the usage that was found. Limits in the old records stay.
-    fn renew_quota(&mut self, kind: QuotaKind, old: Vec<Located>) {
+    fn renew_quota(&mut self, kind: QuotaKind, graces: (u32, u32), old: Vec<Located>) {
         if self.quotas.gave_up || !self.lost.is_empty() {
             return;
         }
@@ -149,7 +187,7 @@ impl Checker<'_> {
             limits.space.set(used.bytes);
             records.insert(id, limits);
         }
-        let content = quota::encode_records(kind, (GRACE_SECONDS, GRACE_SECONDS), records.into_values());
+        let content = quota::encode_records(kind, graces, records.into_values());
         self.fix(Fix::Quota { kind, content });
     }
 

@@ -336,6 +336,26 @@ fn blocks_that_are_freed_although_a_file_may_miss_them_are_a_loss() {
 }
 
 #[test]
+fn a_quota_file_without_its_header_keeps_its_limits_and_grace_times() {
+    let d = Damaged::new();
+    let (addr, at) = quota_place(&d)[0];
+    d.put(addr, at + 32, &9000u64.to_le_bytes());
+    let header = d.data(d.volume().superblock().quota_inos[0], 0);
+    d.put(header, 0, &[0; 4]);
+    d.put(header, 8, &le(1234));
+    let plan = repair_of(&d.device);
+    assert_eq!((plan.certainty(), &plan.losses[..]), (Certainty::Certain, &[][..]));
+    plan.apply(&*d.device).unwrap();
+    let volume = Engine::open(d.device.clone(), Options::read_only()).unwrap();
+    let records = volume.quota_records(f2fs::format::quota::QuotaKind::User).unwrap();
+    let limit = records.iter().find(|located| located.record.id.get() == 0).unwrap().record.block_hard_limit;
+    assert_eq!(limit.get(), 9000);
+    let mut info = [0; 1024];
+    volume.read(volume.superblock().quota_inos[0], 0, &mut info).unwrap();
+    assert_eq!(info[8..12], le(1234));
+}
+
+#[test]
 fn an_unfinished_pack_does_not_replace_a_complete_one_whose_end_is_lost() {
     let d = Damaged::new();
     let (pack, newest) = d.checkpoint();
