@@ -20,9 +20,10 @@ use super::{
 };
 use crate::{Slot, inodes::EXTENT, reader::parse_node, segments::Content};
 
-/// Byte offset of the marks and of the version in a footer.
+/// Byte offsets of the marks, the version and the next block in a footer.
 const FOOTER_FLAG: usize = 8;
 const FOOTER_VERSION: usize = 12;
+const FOOTER_NEXT: usize = 20;
 /// Marks of roll-forward in the footer.
 const RECOVERY_MARKS: u8 = 0x6;
 
@@ -114,7 +115,7 @@ impl Moves<'_, '_> {
     fn node(&mut self, nid: Nid, mut bytes: Vec<u8>) -> Result<()> {
         let entry = self.new.nat_entry(nid);
         let to = self.take(Content::Node)?;
-        forget_log(&mut bytes);
+        leave_log(&mut bytes, self.new.pack.checkpoint.node_version());
         let (node, _) = parse_node(NodeFormat::of(&self.new.superblock), &bytes, nid, to);
         let block = node.map_or(bytes, |node| node.bytes().to_vec());
         self.moved.blocks.insert(to, block);
@@ -124,10 +125,12 @@ impl Moves<'_, '_> {
     }
 }
 
-/// Clears the marks of roll-forward: the place is not the log's, and the old state must not take the node for one
-/// that an fsync wrote.
-fn forget_log(bytes: &mut [u8]) {
-    let at = bytes.len() - NODE_FOOTER_BYTES;
-    bytes[at + FOOTER_FLAG] &= !RECOVERY_MARKS;
-    bytes[at + FOOTER_VERSION..].fill(0);
+/// Clears the marks of roll-forward and the next block of the log, and sets the version of the checkpoint, as that of any
+/// node that was written after it: the newest version of a node counts. Roll-forward follows the log, which has none of the
+/// new places.
+fn leave_log(bytes: &mut [u8], version: u64) {
+    let footer = bytes.len() - NODE_FOOTER_BYTES;
+    bytes[footer + FOOTER_FLAG] &= !RECOVERY_MARKS;
+    bytes[footer + FOOTER_VERSION..footer + FOOTER_NEXT].copy_from_slice(&version.to_le_bytes());
+    bytes[footer + FOOTER_NEXT..].fill(0);
 }
