@@ -139,7 +139,9 @@ fn a_damaged_volume_is_not_resized() {
     volume(dir);
     support::damage(&dir.join("v.img"), "/large");
     let before = fs::read(dir.join("v.img")).unwrap();
-    for arguments in [&["v.img", "150M"][..], &["v.img", "300M"], &["v.img", "--minimize"], &["-n", "v.img", "150M"]] {
+    for arguments in
+        [&["v.img", "150M"][..], &["v.img", "300M"], &["v.img", "--minimize"], &["-n", "v.img", "150M"]]
+    {
         let error = fails(dir, &[&["resize", "-q"], arguments].concat());
         assert!(error.contains("the volume is damaged") && error.contains("nothing was changed"), "{error}");
     }
