@@ -261,7 +261,11 @@ pub fn warn_of_writer(path: &Path, user: &InUse) {
 /// Opens a volume for reading only. A volume that was not unmounted is shown in its recovered state; nothing
 /// is written to it.
 pub fn open_read_only(image: &Path, further: &Further) -> Result<Engine> {
-    open(image, further, OpenOptions::default(), Options::read_only(), |file| file)
+    let volume = open(image, further, OpenOptions::default(), Options::read_only(), |file| file)?;
+    if let Some(reason) = volume.read_only_reason().filter(|_| volume.headless_checkpoint().is_some()) {
+        notice!("flashkit: {}: the files are those of an older checkpoint: {reason}", image.display());
+    }
+    Ok(volume)
 }
 
 /// Opens a volume for changes, with times from `clock`.

@@ -312,3 +312,32 @@ fn a_damaged_name_does_not_lead_changes_to_its_directory() {
     ok(dir, &["rm", "-r", "v.img:/x/y"]);
     assert_eq!(ok(dir, &["ls", "v.img:/x"]), "");
 }
+
+#[test]
+fn a_volume_without_the_head_of_its_newest_checkpoint_is_read_with_a_notice_and_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M"]);
+    for name in ["v.img:/first", "v.img:/second"] {
+        ok(dir, &["mkdir", name]);
+    }
+    let image = dir.join("v.img");
+    let volume = open(&image);
+    let head = u64::from(volume.geometry().pack(volume.last_pack()).0) * 4096;
+    drop(volume);
+    let file = fs::File::options().write(true).open(&image).expect("it opens");
+    file.write_all_at(&[0xA5; 8], head + 200).expect("written");
+    let before = fs::read(&image).unwrap();
+    let told = "the head of the newest checkpoint";
+    let error = fails(dir, &["mkdir", "v.img:/third"]);
+    assert!(error.contains(told) && error.contains("flashkit fsck -p restores it"), "{error}");
+    let error = fails(dir, &["resize", "-q", "--no-truncate", "v.img", "60M"]);
+    assert!(error.contains(told) || error.contains("damaged"), "{error}");
+    assert!(fs::read(&image).unwrap() == before);
+    let output = flashkit(dir, &["ls", "v.img:/"]);
+    let notice = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && notice.contains("those of an older checkpoint"), "{notice}");
+    assert_eq!(flashkit(dir, &["fsck", "-p", "v.img"]).status.code(), Some(1));
+    ok(dir, &["mkdir", "v.img:/third"]);
+    assert!(ok(dir, &["ls", "v.img:/"]).contains("second"));
+}

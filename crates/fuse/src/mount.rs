@@ -156,8 +156,8 @@ impl Mount {
         };
         let writer = images.iter().find_map(|image| image.writer().cloned());
         let read_only_reason = match options.read_only {
-            true => protected,
-            false => volume.read_only_reason().map(str::to_string),
+            true if volume.headless_checkpoint().is_none() => protected,
+            _ => volume.read_only_reason().map(str::to_string),
         };
         let asks_for_fsck = volume.asks_for_fsck();
         options.read_only |= read_only_reason.is_some();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Geometry, Io, Options};
+use super::{Geometry, Io, Options, RawPack};
 use crate::{
     Error, Place, Result,
     format::{
@@ -14,57 +14,95 @@ use crate::{
         summary::{Journal, Summary},
         superblock::Superblock,
     },
-    units::{BlockAddr, Ino, Nid, SegNo},
+    units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
 };
 
-/// Reads the newest valid checkpoint pack up to the end of its journals and returns it with its number. The
-/// first sectors of the packs tell which one is newer. The rest takes two requests, since on a card a request
-/// costs more than its data: one for the head up to the journals, one for the copy of the head at the end.
+/// The checkpoint pack that counts.
+pub(crate) struct NewestPack {
+    /// Its number.
+    pub(crate) number: u8,
+    /// Its bytes up to the end of its journals.
+    pub(crate) bytes: Vec<u8>,
+    /// A newer checkpoint in the other pack, which was complete and whose head is damaged.
+    pub(crate) headless: Option<CheckpointVer>,
+}
+
+impl NewestPack {
+    /// The reason to refuse changes: the next checkpoint would overwrite a newer one.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let version = self.headless?.0;
+        Some(format!(
+            "the head of the newest checkpoint, {version}, is damaged; flashkit fsck -p restores it"
+        ))
+    }
+}
+
+/// Reads the newest valid checkpoint pack up to the end of its journals. The first sectors of the packs tell which
+/// one is newer. The rest takes two requests, since on a card a request costs more than its data: one for the head up to
+/// the journals, one for the copy of the head at the end.
 ///
 /// A pack that cannot be read may be the newest. Then only a read-only volume falls back to the other pack:
 /// writing from the older one would overwrite blocks of the newest.
-pub(crate) fn read_newest_pack(
-    io: &Io,
-    geometry: &Geometry,
-    sb: &Superblock,
-    options: &Options,
-) -> Result<(u8, Vec<u8>)> {
+pub(crate) fn read_newest_pack(io: &Io, geometry: &Geometry, options: &Options) -> Result<NewestPack> {
     let at = Place::Checkpoint;
     let start = |pack: u8| -> Result<PackStart> {
         Ok(PackStart::parse(&io.read_bytes(geometry.pack(pack), at(pack), 0..HEAD_BYTES)?))
     };
-    let whole = |pack: u8, start: Result<PackStart>| {
-        let start = start?;
-        let bytes = io.read_bytes(geometry.pack(pack), at(pack), 0..journals_end(&start, geometry))?;
-        let head = PackEnd::check(&bytes, sb.block_size, pack)?;
-        if PackStart::parse(&bytes) != start {
-            return Err(Error::corrupt(at(pack), "the pack changes while it is read"));
-        }
-        let copy = BlockAddr(geometry.pack(pack).0 + head.pack_blocks - 1);
-        let copy = PackEnd::check(&io.read_block(copy, at(pack))?, sb.block_size, pack)?;
-        if !head.matches(&copy) {
-            let what =
-                format!("the pack begins with version {} and ends with {}", head.version.0, copy.version.0);
-            return Err(Error::corrupt(at(pack), what));
-        }
-        Ok((pack, bytes))
-    };
-    let starts = [0, 1].map(start);
-    let [first, second] = match starts {
+    let [first, second] = match [0, 1].map(start) {
         [Err(error), _] | [_, Err(error)] if !options.read_only => return Err(error),
         starts => starts,
     };
     let version = |start: &Result<PackStart>| start.as_ref().ok().map(|start| start.version);
-    let second_is_newer = newest(version(&first), version(&second)) == Some(1);
-    let (newer, other) = match second_is_newer {
-        true => ((1, second), (0, first)),
-        false => ((0, first), (1, second)),
+    let versions = [version(&first), version(&second)];
+    let (newer, other) = match newest(versions[0], versions[1]) {
+        Some(1) => ((1, second), (0, first)),
+        _ => ((0, first), (1, second)),
     };
-    match whole(newer.0, newer.1) {
+    let (number, version, bytes) = match whole_pack(io, geometry, newer.0, newer.1) {
         Err(error @ Error::Io { .. }) if !options.read_only => Err(error),
-        Err(error) => whole(other.0, other.1).map_err(|_| error),
+        Err(error) => whole_pack(io, geometry, other.0, other.1).map_err(|_| error),
         pack => pack,
+    }?;
+    let other = 1 - number;
+    // The packs take turns.
+    let is_previous = versions[usize::from(other)].is_some_and(|other| other.0.wrapping_add(1) == version.0);
+    let copy = if is_previous { None } else { copy_without_head(io, geometry, other) };
+    Ok(NewestPack { number, bytes, headless: copy.filter(|copy| copy.is_after(version)) })
+}
+
+/// Version of the newest copy at the end of a pack whose head is damaged. The copy is written after all else. One that an
+/// earlier checkpoint left is older than the other pack.
+fn copy_without_head(io: &Io, geometry: &Geometry, pack: u8) -> Option<CheckpointVer> {
+    let head = io.read_block(geometry.pack(pack), Place::Checkpoint(pack));
+    let has_head = head.is_ok_and(|head| PackEnd::check(&head, geometry.block_size, pack).is_ok());
+    if has_head {
+        return None;
     }
+    RawPack::read(io, geometry, pack).newest_copy().map(|(_, copy)| copy.version)
+}
+
+/// Reads a pack whose head has the copy that it names. Returns its number, its version, and its bytes up to the end of its
+/// journals.
+fn whole_pack(
+    io: &Io,
+    geometry: &Geometry,
+    pack: u8,
+    start: Result<PackStart>,
+) -> Result<(u8, CheckpointVer, Vec<u8>)> {
+    let (at, start) = (Place::Checkpoint(pack), start?);
+    let bytes = io.read_bytes(geometry.pack(pack), at, 0..journals_end(&start, geometry))?;
+    let head = PackEnd::check(&bytes, geometry.block_size, pack)?;
+    if PackStart::parse(&bytes) != start {
+        return Err(Error::corrupt(at, "the pack changes while it is read"));
+    }
+    let copy = BlockAddr(geometry.pack(pack).0 + head.pack_blocks - 1);
+    let copy = PackEnd::check(&io.read_block(copy, at)?, geometry.block_size, pack)?;
+    if !head.matches(&copy) {
+        let what =
+            format!("the pack begins with version {} and ends with {}", head.version.0, copy.version.0);
+        return Err(Error::corrupt(at, what));
+    }
+    Ok((pack, head.version, bytes))
 }
 
 /// The end of a pack's journals, in bytes from its start; implausible values are clamped.

@@ -77,7 +77,8 @@ impl Engine {
             );
         }
         segments.disk().io().write(geometry.nat_block(0, TableCopy::First), Place::Nat(Nid(1)), &first)?;
-        Ok(Engine::new(Names::new(Files::new(Nodes::new(segments, Vec::new())?), BTreeSet::new())))
+        let names = Names::new(Files::new(Nodes::new(segments, Vec::new())?), BTreeSet::new());
+        Ok(Engine::new(names, None))
     }
 }
 

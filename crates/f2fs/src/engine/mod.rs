@@ -75,7 +75,7 @@ use crate::{
     names::Names,
     nodes::Nodes,
     segments::Segments,
-    units::{BlockAddr, Ino, SecNo, SegNo},
+    units::{BlockAddr, CheckpointVer, Ino, SecNo, SegNo},
 };
 
 /// An open volume, by inode numbers: the engine below the [front door](crate::Volume).
@@ -94,11 +94,13 @@ pub struct Engine {
     uncleanable: FxHashMap<SecNo, gc::Uncleanable>,
     /// True while a [`PendingSync`] is outstanding; nothing may change.
     is_syncing: bool,
+    /// A checkpoint newer than the one in use, whose head is damaged.
+    headless: Option<CheckpointVer>,
 }
 
 impl Engine {
-    fn new(names: Names) -> Engine {
-        Engine { names, uncleanable: FxHashMap::default(), is_syncing: false }
+    fn new(names: Names, headless: Option<CheckpointVer>) -> Engine {
+        Engine { names, uncleanable: FxHashMap::default(), is_syncing: false, headless }
     }
 
     /// The superblock.
@@ -119,6 +121,12 @@ impl Engine {
     /// The pack that the newest checkpoint is in, 0 or 1.
     pub fn last_pack(&self) -> u8 {
         self.disk().pack()
+    }
+
+    /// Version of a checkpoint that is newer than the [last one](Self::last_checkpoint): it was complete, and the head of its
+    /// pack is damaged. The volume shows older files and [refuses changes](Self::read_only_reason), and a repair restores it.
+    pub fn headless_checkpoint(&self) -> Option<CheckpointVer> {
+        self.headless
     }
 
     /// Returns true if the newest checkpoint asks for fsck (`CP_FSCK_FLAG`), which fsck.f2fs clears after a

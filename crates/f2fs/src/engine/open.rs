@@ -52,15 +52,16 @@ impl Engine {
         let (superblock, _) = read_superblock(&*device, device.geometry().size_bytes)?;
         let geometry = Geometry::of(&superblock);
         let io = Io::new(device, superblock.block_size);
-        let (pack, bytes) = read_newest_pack(&io, &geometry, &superblock, &options)?;
+        let newest = read_newest_pack(&io, &geometry, &options)?;
+        let (pack, bytes) = (newest.number, &newest.bytes);
         let head_bytes = superblock.block_size.bytes() * (1 + superblock.cp_payload as usize);
         let checkpoint = Checkpoint::check(&bytes[..head_bytes.min(bytes.len())], &superblock, pack)?;
-        let tail = PackTail::parse(&bytes, &geometry, &superblock, pack, &checkpoint)?;
-        let access = access(&superblock, &checkpoint, &options);
+        let tail = PackTail::parse(bytes, &geometry, &superblock, pack, &checkpoint)?;
+        let access = access(&superblock, &checkpoint, newest.refusal(), &options);
         let disk = Disk::new(io, superblock, options, access, checkpoint, pack);
         let segments = Segments::open(disk, tail.sit_journal)?;
-        let mut volume =
-            Engine::new(Names::new(Files::new(Nodes::new(segments, tail.nat_journal)?), tail.orphans));
+        let names = Names::new(Files::new(Nodes::new(segments, tail.nat_journal)?), tail.orphans);
+        let mut volume = Engine::new(names, newest.headless);
         let read_only = volume.options().read_only;
         let writable = volume.superblock().features.0 & !WRITABLE.0 == 0;
         if volume.read_only_reason().is_none() {
@@ -76,10 +77,17 @@ impl Engine {
 }
 
 /// Determines if a volume can be written.
-fn access(sb: &Superblock, checkpoint: &Checkpoint, options: &Options) -> Access {
+fn access(
+    sb: &Superblock,
+    checkpoint: &Checkpoint,
+    older_refusal: Option<String>,
+    options: &Options,
+) -> Access {
     let refused = Features(sb.features.0 & !WRITABLE.0);
     let flags = checkpoint.flags;
-    if options.read_only {
+    if let Some(reason) = older_refusal {
+        Access::ReadOnly(reason.into())
+    } else if options.read_only {
         Access::ReadOnly("opened read-only".into())
     } else if refused.unknown() != 0 {
         Access::ReadOnly(format!("the volume has the unknown feature bit {:#x}", refused.unknown()).into())

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use block::Device;
 
 use crate::{
-    Place, Result,
+    Error, Place, Result,
     disk::{
         Geometry, Io, Options,
         pack::{PackTail, read_newest_pack},
@@ -42,7 +42,11 @@ impl Snapshot {
         let raw = read_raw_superblock(&*device, copy)?;
         let geometry = Geometry::of(&superblock);
         let io = Io::new(device, superblock.block_size);
-        let (pack, bytes) = read_newest_pack(&io, &geometry, &superblock, &Options::new(Time::default))?;
+        let newest = read_newest_pack(&io, &geometry, &Options::new(Time::default))?;
+        if let Some(reason) = newest.refusal() {
+            return Err(Error::ReadOnly(reason.into()));
+        }
+        let (pack, bytes) = (newest.number, newest.bytes);
         let block_bytes = superblock.block_size.bytes();
         let head_blocks = 1 + superblock.cp_payload as usize;
         let head = &bytes[..(block_bytes * head_blocks).min(bytes.len())];

@@ -1,0 +1,66 @@
+//! Volumes whose newest checkpoint pack has a damaged head: files are read from the older checkpoint, which nothing may
+//! continue, because that would overwrite the newest one.
+
+use f2fs::{
+    Error,
+    engine::{Caller, Engine, NewNode, Options},
+    units::Ino,
+};
+use f2fs_check::{
+    Certainty,
+    repair::{Planned, plan},
+};
+
+mod support;
+
+#[path = "support/volume.rs"]
+mod volume;
+
+use volume::{Damaged, NOW};
+
+const ROOT: Ino = Ino(3);
+
+/// Opens a volume for writing and makes a file.
+fn write(d: &Damaged) -> f2fs::Result<()> {
+    let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW))?;
+    volume.begin(Caller::ADMIN).create(ROOT, b"new", &NewNode::new(0o100_644))?;
+    volume.unmount()
+}
+
+#[test]
+fn a_newest_pack_without_its_head_prevents_writes_until_it_is_repaired() {
+    // The checksum is wrong, or the version also says that the pack is the older one.
+    for (at, bytes) in [(200, [0xEE; 8]), (0, [0; 8])] {
+        let d = Damaged::new();
+        let (number, version) = (d.checkpoint().0, d.checkpoint().1.version);
+        d.put(d.pack(number), at, &bytes);
+        let before = d.device.to_vec();
+        assert!(matches!(write(&d), Err(Error::ReadOnly(_))));
+        assert!(d.device.to_vec() == before, "nothing is written");
+        let volume = Engine::open(d.device.clone(), Options::read_only()).unwrap();
+        assert_eq!(volume.headless_checkpoint(), Some(version));
+        let device: std::sync::Arc<dyn block::Device> = d.device.clone();
+        let Planned::Repair(plan) = plan(&device, NOW, &mut |_| {}).unwrap() else { panic!("a repair") };
+        assert_eq!(plan.certainty(), Certainty::Certain);
+        plan.apply(&*d.device).unwrap();
+        write(&d).unwrap();
+        assert!(support::report(d.device.clone()).is_clean());
+    }
+}
+
+#[test]
+fn a_pack_that_a_power_cut_left_unfinished_prevents_no_write() {
+    for is_torn in [false, true] {
+        let d = Damaged::new();
+        let (number, checkpoint) = d.checkpoint();
+        // Behind the head, the pack before the last one still has its end.
+        d.put_head(1 - number, 0, &(checkpoint.version.0 + 1).to_le_bytes());
+        if is_torn {
+            d.put(d.pack(1 - number), 512, &[0xEE; 512]);
+        }
+        let volume = Engine::open(d.device.clone(), Options::read_only()).unwrap();
+        assert_eq!(volume.headless_checkpoint(), None);
+        write(&d).unwrap();
+        assert!(support::report(d.device.clone()).is_clean());
+    }
+}
