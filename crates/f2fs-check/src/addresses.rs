@@ -215,8 +215,14 @@ impl Checker<'_> {
         let (at, has_field) = (Place::Inode(holder.ino), inode.layout().addrs_at() > ALGORITHM + 1);
         let stored = inode.bytes().get(ALGORITHM).filter(|_| has_field);
         let stored = stored.and_then(|code| Algorithm::from_code(*code));
+        let own = inode.compression().map(|own| (own.algorithm, own.log_cluster_blocks));
+        let lenient = [BlockAddr::NULL, BlockAddr::NEW];
+        let is_plausible = |chunk: &[BlockAddr]| data_of_cluster(chunk, lenient).is_some();
         match clusters::shown(&self.io, addrs, stored) {
             Shown::Nothing => return false,
+            // Only the addresses are odd.
+            Shown::Settings(algorithm, log) if own == Some((algorithm, log)) => return false,
+            Shown::Unknown if addrs.chunks(holder.cluster_blocks()).any(is_plausible) => return false,
             Shown::Settings(algorithm, log) if has_field => {
                 let known = format!(
                     "its clusters have {} blocks and {}, other than the inode says",

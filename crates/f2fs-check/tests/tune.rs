@@ -283,6 +283,8 @@ fn a_power_cut_or_a_failed_write_leaves_all_files_and_the_change_can_be_repeated
     let all = Changes { uuid: Some(UUID), ..quotas(&QuotaKind::ALL) };
     for (name, changes) in [
         ("base", superblock),
+        // Torn between the checksum of the superblock and its other sectors.
+        ("compressed", Changes { uuid: Some(UUID), ..features("sb_checksum") }),
         ("base", quotas(&[QuotaKind::User, QuotaKind::Group])),
         ("quota", quotas(&[QuotaKind::Group])),
         ("features", all),

@@ -21,7 +21,7 @@ use f2fs::{
     walk::{Found, Step, Walk},
 };
 
-use crate::{Entry, Exclusion, Kind, Metadata, Run, Source, Xattr, exclude::Role};
+use crate::{Entry, Exclusion, Kind, Metadata, Run, Source, Xattr, exclude::Role, path::joined};
 
 /// A source that reads a volume. See the module.
 pub struct VolumeSource<'v> {
@@ -196,7 +196,7 @@ impl<'v> VolumeSource<'v> {
             self.losses.push_back(match error {
                 // The loss of a name in the directory.
                 Error::Lost { path: name, bytes, source } => {
-                    let path = if path.is_empty() { name } else { [path, b"/", &name].concat() };
+                    let path = joined(path, &name);
                     Error::Lost { path, bytes, source }
                 }
                 error => Error::lost(path, error),

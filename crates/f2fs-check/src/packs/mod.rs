@@ -115,6 +115,13 @@ impl Packs<'_> {
         if newest(version(&newer), version(&older)) == Some(1) {
             std::mem::swap(&mut newer, &mut older);
         }
+        if let (Some(new), Some(old)) = (&newer, &older) {
+            // The packs take turns. Another version at the end of a pack is left from an earlier volume on the device.
+            let is_next = new.head.version.0 == old.head.version.0.wrapping_add(1);
+            if new.damaged.is_some() && old.damaged.is_none() && !is_next {
+                newer = older.take();
+            }
+        }
         let Some(newer) = newer.or_else(|| self.without_end()) else {
             for number in [0, 1] {
                 let error = self.raw(number).whole().expect_err("no pack is complete");

@@ -67,11 +67,11 @@ pub(crate) fn read_newest_pack(io: &Io, geometry: &Geometry, options: &Options) 
     // The packs take turns.
     let is_previous = versions[usize::from(other)].is_some_and(|other| other.0.wrapping_add(1) == version.0);
     let copy = if is_previous { None } else { copy_without_head(io, geometry, other) };
-    Ok(NewestPack { number, bytes, headless: copy.filter(|copy| copy.is_after(version)) })
+    // Any other version is left from an earlier checkpoint, or from an earlier volume on the device.
+    Ok(NewestPack { number, bytes, headless: copy.filter(|copy| copy.0 == version.0.wrapping_add(1)) })
 }
 
-/// Version of the newest copy at the end of a pack whose head is damaged. The copy is written after all else. One that an
-/// earlier checkpoint left is older than the other pack.
+/// Version of the newest copy at the end of a pack whose head is damaged. The copy is written after all else.
 fn copy_without_head(io: &Io, geometry: &Geometry, pack: u8) -> Option<CheckpointVer> {
     let head = io.read_block(geometry.pack(pack), Place::Checkpoint(pack));
     let has_head = head.is_ok_and(|head| PackEnd::check(&head, geometry.block_size, pack).is_ok());

@@ -64,7 +64,12 @@ pub(crate) fn write(io: &Io, copy: u8, new: &raw::Superblock) -> Result<()> {
     if sectors == 0 {
         return Ok(());
     }
-    if sectors > 1 && !Features(new.feature.get()).has(Features::SB_CHECKSUM) {
+    // A torn copy may have the features of either.
+    let has_checksum = |bytes: &[u8]| {
+        raw::Superblock::read_from_bytes(bytes)
+            .is_ok_and(|raw| Features(raw.feature.get()).has(Features::SB_CHECKSUM))
+    };
+    if sectors > 1 && !(has_checksum(&old) && has_checksum(new.as_bytes())) {
         let magic = size_of_val(&new.magic);
         let mut invalid = old;
         invalid[..magic].fill(0);

@@ -43,15 +43,14 @@ impl Transaction<'_> {
     /// [`Error::NoSpace`] if too few sections are wholly free; those of [every change](Engine#errors).
     pub fn defragment(mut self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
         let mut step = self.step()?;
+        let end = step.files().mapped_end(ino)?.min(blocks.end);
         let (mut moved, mut at) = (0, blocks.start);
-        loop {
-            step.require_free_sections(STEP_BLOCKS)?;
-            let (now, next) = step.files().move_in_order(ino, at..blocks.end, STEP_BLOCKS)?;
-            if next <= at {
-                return Ok(moved);
-            }
+        while at < end {
+            step.require_free_sections((end - at).min(STEP_BLOCKS))?;
+            let (now, next) = step.files().move_in_order(ino, at..end, STEP_BLOCKS)?;
             (moved, at) = (moved + now, next);
             step.renew()?;
         }
+        Ok(moved)
     }
 }

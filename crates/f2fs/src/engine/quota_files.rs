@@ -37,7 +37,10 @@ impl Engine {
             match (wanted.contains(&kind), exists) {
                 (true, true) => self.renew_quota_file(kind, ino, usage)?,
                 (true, false) => self.make_quota_file(kind, ino, usage)?,
-                (false, true) => self.names_mut().remove_orphan(ino)?,
+                (false, true) => {
+                    self.nodes_mut().inode_mut(ino)?.head_mut().links.set(0);
+                    self.names_mut().remove_orphan(ino)?;
+                }
                 (false, false) => {}
             }
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Files, has_map};
 use crate::{
-    Result,
+    Error, Place, Result,
     format::{BLOCKS_PER_SEGMENT, node::NodeBlock, summary::Owner},
     units::Ino,
 };
@@ -63,6 +63,12 @@ impl Files {
         }
     }
 
+    /// Number of blocks from the start of a file to its end, 0 for content in the inode.
+    pub(crate) fn mapped_end(&self, ino: Ino) -> Result<u64> {
+        let inode = self.nodes.inode(ino)?;
+        Ok(self.blocks_of(&inode))
+    }
+
     /// Sections that a piece of a file fills.
     fn sections_of(&self, piece: &Range<u64>) -> u64 {
         let segments = u64::from(self.geometry().segments_per_section);
@@ -88,6 +94,13 @@ impl Files {
         for block in found {
             let Some(slot) = self.slot(ino, block)? else { continue };
             let addr = self.nodes.node(slot.nid)?.addr(slot.index);
+            if !self.geometry().in_main(addr) {
+                let what = format!("{addr} is not in the main area");
+                return self
+                    .disk()
+                    .io()
+                    .record_corruption(Err(Error::corrupt(Place::File(ino, block), what)));
+            }
             let owner =
                 Owner { nid: slot.nid, version: self.nodes.version(slot.nid)?, offset: slot.index as u16 };
             moved += u64::from(self.move_data(self.geometry().position(addr).0, addr, owner)?);

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Maximum length of an extension in bytes. A slot of the superblock has 8 bytes and ends with a zero.
-const EXTENSION_BYTES: usize = 7;
+pub(crate) const EXTENSION_BYTES: usize = 7;
 
 /// Cold by default: media, archives, packages. They are written once.
 const COLD: [&str; 36] = [

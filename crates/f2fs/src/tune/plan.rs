@@ -137,7 +137,8 @@ impl Plan {
         let uses = [Features::ENCRYPT, Features::VERITY, Features::CASEFOLD, Features::COMPRESSION];
         let new_uuid = old.has(Features::ENCRYPT) && self.new.uuid != self.old.uuid;
         let asks = uses.into_iter().any(is_off) || is_on(Features::COMPRESSION) || new_uuid;
-        if !asks && self.quotas.is_none() {
+        // The census reads inodes by their old checksums, so that no damaged one gets a new checksum.
+        if !asks && self.quotas.is_none() && self.checksums == Checksums::Stay {
             return Ok(());
         }
         let census = Census::of(volume, self.node_format(volume), volume.superblock().quota_inos)?;
@@ -166,11 +167,11 @@ impl Plan {
     }
 }
 
-/// The quotas that the volume has afterwards, if they change. Numbers that an interrupted change has left are a reason to
-/// change them as well.
+/// The quotas that the volume has afterwards, if they change. Where quotas are wanted, numbers that an interrupted change
+/// has left are a reason to change them as well. Otherwise the files of these numbers stay, with their limits.
 fn quotas(sb: &Superblock, raw: &raw::Superblock, changes: &Changes) -> Option<Vec<QuotaKind>> {
     let now = kinds_of(sb);
-    let mut wanted = changes.quotas.clone().unwrap_or_else(|| now.clone());
+    let mut wanted = changes.quotas.clone()?;
     wanted.sort_by_key(|kind| kind.index());
     wanted.dedup();
     let is_left = now.is_empty() && raw.qf_ino.iter().any(|ino| ino.get() != 0);
@@ -225,6 +226,15 @@ fn reason(name: &str) -> String {
 fn set_extensions(new: &mut raw::Superblock, sb: &Superblock, changes: &Changes) -> Result<()> {
     if changes.cold.is_empty() && changes.hot.is_empty() {
         return Ok(());
+    }
+    // Names that are not UTF-8 were read with replacements, which must not be written.
+    let is_readable = |name: &String| {
+        name.len() <= extensions::EXTENSION_BYTES && !name.contains(char::REPLACEMENT_CHARACTER)
+    };
+    if !sb.cold_extensions.iter().chain(&sb.hot_extensions).all(is_readable) {
+        return invalid(
+            "the volume has extensions that are not UTF-8, so the lists cannot be changed".into(),
+        );
     }
     let cold = changed(&sb.cold_extensions, &changes.cold)?;
     let hot = changed(&sb.hot_extensions, &changes.hot)?;

@@ -27,8 +27,8 @@ use crate::{
 Without changes, the properties are shown. `flashkit label` changes the label, `flashkit resize` the size.
 
 The volume must not be mounted. An error or a power cut leaves its old or its new properties, and all its files. If quota
-files or the checksums of all inodes change, a power cut can also leave these features off; run the verb again to complete
-the change.
+files or the checksums of all inodes change, a power cut can also leave these features off, which `flashkit tune IMAGE`
+shows; switch them on again by --quota KINDS or -O inode_checksum.
 
 Features that can be switched: encrypt, verity, casefold and compression (off only if no file uses them), project_quota,
 inode_checksum, inode_crtime, lost_found, sb_checksum. All others decide where a volume has its structures.
@@ -145,7 +145,7 @@ fn change(args: &Args, changes: &Changes) -> Result<Plan> {
     let images = sources.iter().map(|source| open_image(source, how)).collect::<Result<Vec<_>>>()?;
     let device = engine::join(images.iter().map(image::Image::device).collect())?;
     let outcome = Outcome::new(format!(
-        "{}: all files are there; repeat the call to complete the change",
+        "{}: all files are there; quotas or inode_checksum may be off, and --quota or -O switches them on again",
         args.image.image.display()
     ));
     let mut open = || Engine::open(device.clone(), Options::new(clock::now));
