@@ -24,10 +24,11 @@ use crate::{
 /// Arguments of `resize`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-The volume must not be mounted, and is checked first: a damaged one is refused. A refusal, an error or a power cut leaves it with its old size or its new size, and
-with all its files. If its metadata areas must grow (--dry-run prints that), a power cut or an error can also leave a
-size between the two; the message of the error has it. Run the verb again after a power cut to complete it, before
-Linux mounts the volume. A partial segment (2 MiB) at the end is not used, nor is a partial section or zone.
+The volume must not be mounted, and is checked first: a damaged one is refused. A refusal, an error or a power cut leaves
+it with its old size or its new size, and with all its files. If its metadata areas must grow (--dry-run prints that), a
+power cut or an error can also leave a size between the two; the message of the error has it. Run the verb again after a
+power cut to complete it, before Linux mounts the volume. A partial segment (2 MiB) at the end is not used, nor is a
+partial section or zone.
 
 An image file that must grow is extended first; an image file that shrinks is cut after the volume is smaller. Shrink a
 partition after its volume, and enlarge it before.

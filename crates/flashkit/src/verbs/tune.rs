@@ -31,7 +31,8 @@ files or the checksums of all inodes change, a power cut can also leave these fe
 shows; switch them on again by --quota KINDS or -O inode_checksum.
 
 Features that can be switched: encrypt, verity, casefold and compression (off only if no file uses them), project_quota,
-inode_checksum, inode_crtime, lost_found, sb_checksum. All others decide where a volume has its structures.
+inode_checksum, inode_crtime, lost_found, sb_checksum. compression goes on only if every file has room for its
+attributes. --quota switches quota. All others are part of the layout.
 
 Examples:
   flashkit tune card.img
