@@ -150,6 +150,16 @@ impl FileDevice {
         Ok(())
     }
 
+    /// Reads the size anew: a block device or a file may have become larger since it was opened. Returns the size in bytes.
+    ///
+    /// # Errors
+    /// Those of ioctl(2) and fstat(2).
+    pub fn refresh_size(&self) -> io::Result<u64> {
+        let size_bytes = self.handle.geometry()?.size_bytes;
+        self.size_bytes.store(size_bytes, Ordering::Release);
+        Ok(size_bytes)
+    }
+
     /// Makes a range of a regular file a hole. Returns false if the host cannot do that.
     ///
     /// # Errors

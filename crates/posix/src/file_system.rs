@@ -11,16 +11,19 @@ mod content;
 mod durability;
 #[cfg(test)]
 mod faults;
+mod growth;
 mod ioctls;
 mod listing;
 mod names;
 mod permissions;
 mod settings;
 mod shown_owner;
+#[cfg(test)]
+mod watched;
 mod xattrs;
 
 use std::sync::{
-    Arc, OnceLock, Weak,
+    Arc, Mutex, OnceLock, PoisonError, Weak,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -56,8 +59,8 @@ pub type Result<T, E = Errno> = std::result::Result<T, E>;
 pub struct FileSystem {
     /// Empty after [`unmount`](Self::unmount).
     volume: VolumeLock,
-    /// Pending discards.
-    discards: Arc<Discards>,
+    /// Pending discards; others after the volume has grown.
+    discards: Mutex<Arc<Discards>>,
     /// Access times that wait for the next writer.
     pending_atimes: PendingAtimes,
     /// The device that holds the volume, if it is a single file.
@@ -89,7 +92,7 @@ impl FileSystem {
         volume.set_upkeep(Upkeep::ByCaller);
         FileSystem {
             has_quota: volume.superblock().features.has(Features::QUOTA),
-            discards: volume.discards().clone(),
+            discards: Mutex::new(volume.discards().clone()),
             volume: VolumeLock::new(volume),
             pending_atimes: PendingAtimes::default(),
             image,
@@ -100,6 +103,11 @@ impl FileSystem {
             fault: OnceLock::new(),
             end: OnceLock::new(),
         }
+    }
+
+    /// The discards that wait.
+    fn discards(&self) -> Arc<Discards> {
+        self.discards.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the inode number of the root directory.

@@ -33,10 +33,14 @@ const GET_LABEL: u32 = number(READS, 0x94, 49, LABEL_BYTES as u32);
 const SET_LABEL: u32 = number(WRITES, 0x94, 50, LABEL_BYTES as u32);
 /// `FS_IOC_GETFSUUID`, which returns a `struct fsuuid2`.
 const GET_UUID: u32 = number(READS, 0x15, 0, 17);
+/// The same under a number of flashkit's own: since version 6.9, Linux answers the other one without asking a file system of FUSE.
+const GET_OWN_UUID: u32 = number(READS, F2FS, 200, 17);
 /// Magic number of the f2fs ioctls (Linux, `include/uapi/linux/f2fs.h`).
 const F2FS: u8 = 0xF5;
 /// `F2FS_IOC_DEFRAGMENT`, whose argument and result are a `struct f2fs_defragment`.
 const DEFRAGMENT: u32 = number(READS | WRITES, F2FS, 8, 16);
+/// `F2FS_IOC_RESIZE_FS`, with the new size in blocks.
+const RESIZE: u32 = number(WRITES, F2FS, 16, 8);
 const GET_COMPRESS_BLOCKS: u32 = number(READS, F2FS, 17, 8);
 const RELEASE_COMPRESS_BLOCKS: u32 = number(READS, F2FS, 18, 8);
 const RESERVE_COMPRESS_BLOCKS: u32 = number(READS, F2FS, 19, 8);
@@ -74,6 +78,8 @@ pub enum Request {
     GetUuid,
     /// Discards free blocks.
     Trim(TrimRange),
+    /// Lets the volume grow to so many blocks.
+    Resize(u64),
     /// Moves the blocks of a file into order.
     Defragment(ByteRange),
     /// Returns the number of blocks saved by compression.
@@ -145,11 +151,12 @@ impl Request {
             }
             GET_LABEL => Some(Request::GetLabel),
             SET_LABEL => Some(Request::SetLabel(data.to_vec())),
-            GET_UUID => Some(Request::GetUuid),
+            GET_UUID | GET_OWN_UUID => Some(Request::GetUuid),
             TRIM => {
                 let (start, length, least) = (long(0)?, long(8)?, long(16)?);
                 Some(Request::Trim(TrimRange { start, length, least }))
             }
+            RESIZE => Some(Request::Resize(long(0)?)),
             DEFRAGMENT => Some(Request::Defragment(ByteRange { start: long(0)?, length: long(8)? })),
             GET_COMPRESS_BLOCKS => Some(Request::GetSaved),
             RELEASE_COMPRESS_BLOCKS => Some(Request::ReleaseSaved),
@@ -172,6 +179,7 @@ impl Request {
             | Request::SetLabel(_)
             | Request::Trim(_)
             | Request::Defragment(_)
+            | Request::Resize(_)
             | Request::ReleaseSaved
             | Request::ReserveSaved
             | Request::SetCompression { .. } => true,
@@ -235,6 +243,7 @@ impl Request {
             | Request::SetLabel(_)
             | Request::Trim(_)
             | Request::Defragment(_)
+            | Request::Resize(_)
             | Request::ReleaseSaved
             | Request::ReserveSaved
             | Request::SetCompression { .. } => Vec::new(),
@@ -282,7 +291,7 @@ mod tests {
             [TRIM, GET_COMPRESS_BLOCKS, RELEASE_COMPRESS_BLOCKS, GET_COMPRESS_OPTION, SET_COMPRESS_OPTION],
             [0xC018_5879, 0x8008_F511, 0x8008_F512, 0x8002_F515, 0x4002_F516]
         );
-        assert_eq!(DEFRAGMENT, 0xC010_F508);
+        assert_eq!([DEFRAGMENT, RESIZE], [0xC010_F508, 0x4008_F510]);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Options for opening a volume.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use fscrypt::Keyring;
 
 use crate::{format::inode::Compression, units::Time};
 
 /// Source of the current time. The engine never reads the host's clock.
-pub type Clock = Box<dyn Fn() -> Time + Send + Sync>;
+pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// Number of logs in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -69,6 +69,7 @@ pub enum Upkeep {
 }
 
 /// Options for opening a volume.
+#[derive(Clone)]
 pub struct Options {
     /// The clock for timestamps and for the age of segments.
     pub clock: Clock,
@@ -124,7 +125,7 @@ impl Options {
     /// Default options with this clock.
     pub fn new(clock: impl Fn() -> Time + Send + Sync + 'static) -> Options {
         Options {
-            clock: Box::new(clock),
+            clock: Arc::new(clock),
             seed: 0,
             cache_bytes: 64 << 20,
             active_logs: ActiveLogs::default(),

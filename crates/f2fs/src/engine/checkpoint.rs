@@ -92,16 +92,24 @@ impl Engine {
     /// # Errors
     /// Those of [every change](Engine#errors).
     pub fn unmount(&mut self) -> Result<()> {
+        let pending = self.begin_unmount()?;
+        self.complete(pending)
+    }
+
+    /// Begins an [`unmount`](Self::unmount): does all that needs access to the volume.
+    ///
+    /// # Errors
+    /// Those of [every change](Engine#errors).
+    pub fn begin_unmount(&mut self) -> Result<Option<PendingSync>> {
         let is_ended = !self.segments().is_changed() && self.disk().checkpoint().flags.has(Flags::UMOUNT);
         if is_ended && self.files().page_count() == 0 && self.read_only_reason().is_none() {
-            return Ok(());
+            return Ok(None);
         }
         self.start()?;
-        if !is_ended {
-            self.write_checkpoint(Reason::Unmount)?;
+        match is_ended {
+            true => self.write_what_waits(Reason::Unmount),
+            false => self.checkpoint_then(Reason::Unmount, Then::WriteWaiting(Reason::Unmount)),
         }
-        let pending = self.write_what_waits(Reason::Unmount)?;
-        self.complete(pending)
     }
 
     /// Writes the pages that a checkpoint could not write, and begins another checkpoint for them. Returns

@@ -23,6 +23,7 @@ mod pending;
 mod quota;
 mod quota_files;
 mod recovery;
+mod reopen;
 mod space;
 mod transaction;
 mod trim;
@@ -56,6 +57,7 @@ pub use transaction::{Caller, Transaction};
 pub use victim::{Candidate, Policy, benefit, by_age};
 
 pub(crate) use census::Census;
+pub(crate) use reopen::Lent;
 
 use gc::SpaceStep;
 use pending::Then;

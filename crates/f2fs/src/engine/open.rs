@@ -49,6 +49,25 @@ impl Engine {
     /// are damaged or cannot be read. A volume that cannot be changed opens all the same: see
     /// [`read_only_reason`](Self::read_only_reason).
     pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Engine> {
+        let mut volume = Engine::as_left(device, options)?;
+        let read_only = volume.options().read_only;
+        let writable = volume.superblock().features.0 & !WRITABLE.0 == 0;
+        if volume.read_only_reason().is_none() {
+            volume.recover()?;
+        } else if read_only && writable {
+            let chain = volume.options().roll_forward && volume.has_chain()?;
+            if chain || !volume.orphans().is_empty() {
+                volume.recover_in_memory()?;
+            }
+        }
+        Ok(volume)
+    }
+
+    /// Reads the superblock and the newest checkpoint, and recovers nothing: inodes without a name stay.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub(super) fn as_left(device: Arc<dyn Device>, options: Options) -> Result<Engine> {
         let (superblock, _) = read_superblock(&*device, device.geometry().size_bytes)?;
         let geometry = Geometry::of(&superblock);
         let io = Io::new(device, superblock.block_size);
@@ -61,18 +80,7 @@ impl Engine {
         let disk = Disk::new(io, superblock, options, access, checkpoint, pack);
         let segments = Segments::open(disk, tail.sit_journal)?;
         let names = Names::new(Files::new(Nodes::new(segments, tail.nat_journal)?), tail.orphans);
-        let mut volume = Engine::new(names, newest.headless);
-        let read_only = volume.options().read_only;
-        let writable = volume.superblock().features.0 & !WRITABLE.0 == 0;
-        if volume.read_only_reason().is_none() {
-            volume.recover()?;
-        } else if read_only && writable {
-            let chain = volume.options().roll_forward && volume.has_chain()?;
-            if chain || !volume.orphans().is_empty() {
-                volume.recover_in_memory()?;
-            }
-        }
-        Ok(volume)
+        Ok(Engine::new(names, newest.headless))
     }
 }
 

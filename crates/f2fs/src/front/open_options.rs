@@ -87,7 +87,7 @@ impl OpenOptions {
     /// The clock that times of files come from, usually [`SystemTime::now`](std::time::SystemTime::now). This crate does
     /// not read the clock of the host by itself, so that a run can be repeated.
     pub fn clock<T: Into<Time>>(mut self, clock: impl Fn() -> T + Send + Sync + 'static) -> OpenOptions {
-        self.engine.clock = Box::new(move || clock().into());
+        self.engine.clock = Arc::new(move || clock().into());
         self.has_clock = true;
         self
     }

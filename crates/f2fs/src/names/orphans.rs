@@ -57,6 +57,13 @@ impl Names {
         Ok(())
     }
 
+    /// Holds the inodes that are held in another open volume on the same device, and keeps those without a name that could not
+    /// be removed yet.
+    pub(crate) fn hold_like(&mut self, other: &Names) {
+        self.held.clone_from(&other.held);
+        self.pending_evictions.clone_from(&other.pending_evictions);
+    }
+
     /// Holds an inode, for example while it is open, so that it outlives its last name.
     pub(crate) fn hold(&mut self, ino: Ino) {
         self.pending_evictions.remove(&ino);

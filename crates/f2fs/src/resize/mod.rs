@@ -1,4 +1,4 @@
-//! Resizing of a closed volume: growing and shrinking.
+//! Resizing: growing and shrinking of a closed volume, and growing of an open one.
 //!
 //! The [`Plan`] is pure: it follows from the superblock and the counts of the checkpoint. Then the engine moves blocks out
 //! of the way, and closes the volume. The rest works on the tables of the closed volume ([`snapshot`], [`tables`]), and
@@ -10,6 +10,7 @@
 //! is never larger than the true one.
 
 mod commit;
+mod mounted;
 mod plan;
 mod snapshot;
 mod tables;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 
 use block::Device;
 
+pub use mounted::{Grown, Growth, begin_growth, finish_growth, grow};
 pub use plan::{Method, Plan, smallest_bytes};
 
 use crate::{Error, Result, engine::Engine};

@@ -133,8 +133,8 @@ impl FileSystem {
     /// Issues up to `requests` pending discards without locking the volume. Returns true if there are more.
     pub fn issue_discards(&self, requests: u32) -> bool {
         // After an error of the device the others are not issued for now; no caller waits for them.
-        (0..requests).all(|_| self.discards.issue().is_ok_and(|blocks| blocks > 0))
-            && !self.discards.is_empty()
+        (0..requests).all(|_| self.discards().issue().is_ok_and(|blocks| blocks > 0))
+            && !self.discards().is_empty()
     }
 
     /// Discards free blocks and returns the number of bytes. A request for a part of the volume covers all of
@@ -160,7 +160,7 @@ impl FileSystem {
         let pending = volume.begin_trim();
         self.settle(&mut volume, pending).map_err(to_errno)?;
         drop(volume);
-        let failed = self.discards.failed();
+        let failed = self.discards().failed();
         let (mut trimmed, mut from) = (0, Some(SegNo(0)));
         while let Some(segment) = from {
             self.issue_all(is_interrupted)?;
@@ -168,7 +168,7 @@ impl FileSystem {
             (trimmed, from) = (trimmed + blocks, next);
         }
         self.issue_all(is_interrupted)?;
-        if self.discards.failed() != failed {
+        if self.discards().failed() != failed {
             // The background thread had issued one.
             return Err(Errno::IO);
         }
@@ -176,7 +176,7 @@ impl FileSystem {
     }
 
     fn issue_all(&self, is_interrupted: &dyn Fn() -> bool) -> Result<()> {
-        while self.discards.issue().map_err(to_errno)? > 0 {
+        while self.discards().issue().map_err(to_errno)? > 0 {
             if is_interrupted() {
                 return Err(Errno::INTR);
             }
@@ -211,7 +211,7 @@ impl FileSystem {
             // A change was interrupted halfway. The last checkpoint and the fsyncs since then are consistent,
             // so nothing more is written.
             Err(broken) => {
-                self.discards.close();
+                self.discards().close();
                 drop(broken);
                 Err(f2fs::Error::Invalid(self.broken_off().into()))
             }
@@ -223,7 +223,7 @@ impl FileSystem {
         let until = Instant::now() + LAST_DISCARDS;
         while volume.read_only_reason().is_none() && Instant::now() < until && self.issue_discards(1) {}
         // From here on only the volume uses the device.
-        self.discards.close();
+        self.discards().close();
         let met_damage = volume.io().met_damage();
         let unmount_error = match &ended {
             Err(error) => Some(error.to_string()),
@@ -263,124 +263,22 @@ impl FileSystem {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io,
-        sync::{
-            Arc, Mutex, OnceLock, Weak,
-            atomic::{AtomicBool, AtomicI64},
-        },
-    };
+    use std::sync::atomic::{AtomicBool, Ordering};
 
-    use block::{Device, Geometry, MemoryDevice, Verb};
     use f2fs::{
-        engine::{NewNode, Options, SetAttr, XattrMode},
-        mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
+        engine::{Options, SetAttr, XattrMode},
         units::Time,
     };
 
     use super::*;
     use crate::{
         Settings,
-        file_system::{Caller, Change, GroupIdBit, OpenFor, OpenMode, WriteMode},
+        file_system::{
+            Change, GroupIdBit, OpenFor, OpenMode, WriteMode,
+            watched::{BYTES, ROOT_USER, create, mounted},
+        },
         ioctl::Request,
     };
-
-    const BYTES: u64 = 128 << 20;
-    const ROOT_USER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
-
-    /// A device that, during each flush and discard, checks whether the volume is open to readers, and if so
-    /// opens and reads a file of the volume on it.
-    struct Watched {
-        inner: MemoryDevice,
-        fs: OnceLock<Weak<FileSystem>>,
-        seen: Mutex<Vec<(Verb, bool)>>,
-        /// Least access time in seconds that readers may see.
-        least_atime: AtomicI64,
-        /// True if the next discard fails.
-        fails: AtomicBool,
-    }
-
-    impl Watched {
-        fn watch(&self, verb: Verb) {
-            let Some(fs) = self.fs.get().and_then(Weak::upgrade) else { return };
-            let is_open = fs.volume.is_open_to_readers();
-            if is_open {
-                let ino = fs.lookup(fs.root().unwrap(), b"other").unwrap().ino;
-                fs.open(ROOT_USER, ino, OpenMode { only_reads: true, ..OpenMode::default() }).unwrap();
-                assert!(fs.stat(ino).unwrap().atime.seconds >= self.least_atime.load(Ordering::Relaxed));
-                let mut content = [0; 8];
-                assert_eq!(fs.read(ino, 0, &mut content), Ok(5));
-                assert_eq!(&content[..5], b"other");
-            }
-            self.seen.lock().unwrap().push((verb, is_open));
-        }
-
-        /// Returns the number of flushes and discards since the last call, after checking that readers could
-        /// enter during all of them.
-        fn take(&self) -> (usize, usize) {
-            let seen = std::mem::take(&mut *self.seen.lock().unwrap());
-            assert!(seen.iter().all(|(_, is_open)| *is_open), "readers had to wait: {seen:?}");
-            let count = |verb| seen.iter().filter(|(seen, _)| *seen == verb).count();
-            (count(Verb::Flush), count(Verb::Discard))
-        }
-    }
-
-    impl Device for Watched {
-        fn geometry(&self) -> Geometry {
-            self.inner.geometry()
-        }
-        fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
-            self.inner.read(offset_bytes, buf)
-        }
-        fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
-            self.inner.write(offset_bytes, buf)
-        }
-        fn flush(&self) -> io::Result<()> {
-            self.watch(Verb::Flush);
-            self.inner.flush()
-        }
-        fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
-            if self.fails.swap(false, Ordering::Relaxed) {
-                return Err(io::Error::other("a failed discard"));
-            }
-            self.watch(Verb::Discard);
-            self.inner.discard(offset_bytes, length_bytes)
-        }
-    }
-
-    fn mounted(settings: Settings) -> (Arc<Watched>, Arc<FileSystem>) {
-        let (fs, seen) = (OnceLock::new(), Mutex::default());
-        let device = Arc::new(Watched {
-            inner: MemoryDevice::new(BYTES),
-            fs,
-            seen,
-            least_atime: AtomicI64::new(0),
-            fails: AtomicBool::new(false),
-        });
-        let size = DeviceSize { path: String::new(), bytes: BYTES };
-        let plan = Plan::new(&mkfs::Options::new([7; 16]), &[size]).unwrap();
-        let usual = || Options { discard: true, ..Options::new(Time::default) };
-        let mut volume = NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, usual())
-            .unwrap()
-            .finish()
-            .unwrap();
-        let root = volume.superblock().root_ino;
-        let ino = volume
-            .begin(f2fs::engine::Caller::ADMIN)
-            .create(root, b"other", &NewNode::new(0o100_644))
-            .unwrap();
-        volume.begin(f2fs::engine::Caller::ADMIN).write(ino, 0, b"other").unwrap();
-        volume.unmount().unwrap();
-        drop(volume);
-        let volume = Engine::open(device.clone(), usual()).unwrap();
-        let fs = Arc::new(FileSystem::new(volume, Weak::new(), settings));
-        assert!(device.fs.set(Arc::downgrade(&fs)).is_ok());
-        (device, fs)
-    }
-
-    fn create(fs: &FileSystem, name: &[u8]) -> Ino {
-        fs.create(ROOT_USER, fs.root().unwrap(), name, 0o100_644, 0, None).unwrap().ino
-    }
 
     #[test]
     fn readers_have_the_volume_while_the_device_is_flushed() {

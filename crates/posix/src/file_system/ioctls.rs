@@ -44,7 +44,10 @@ impl FileSystem {
             Request::Trim(range) => {
                 return self.trim(caller, range, &|| false).map(|trimmed| range.done(trimmed));
             }
-            Request::Defragment(_) if !caller.has(Capability::SysAdmin) => return Err(Errno::PERM),
+            Request::Defragment(_) | Request::Resize(_) if !caller.has(Capability::SysAdmin) => {
+                return Err(Errno::PERM);
+            }
+            Request::Resize(blocks) => return self.grow(blocks).map(|()| Vec::new()),
             Request::Defragment(range) => {
                 return self.defragment(ino, range).map(|moved| range.done(moved));
             }
