@@ -68,6 +68,96 @@ fn fragmented_files_get_the_order_that_they_need_and_keep_their_content() {
 }
 
 #[test]
+fn a_file_in_order_needs_no_other_move_wherever_it_begins() {
+    let setup = Setup { bytes: 256 << 20, ..Setup::named("base").unwrap() };
+    let device = Arc::new(setup.make().unwrap());
+    let mut volume = Engine::open(device, options(&setup)).unwrap();
+    let create = |volume: &mut Engine, name: String| {
+        volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap()
+    };
+    // Every second segment is in use, so that the log goes on at another place after each.
+    for n in 0..80 {
+        let ino = create(&mut volume, format!("segment {n}"));
+        volume.begin(Caller::ADMIN).write(ino, 0, &vec![n; 512 * BLOCK as usize]).unwrap();
+    }
+    for n in (0..80).step_by(2) {
+        volume.begin(Caller::ADMIN).unlink(ROOT, format!("segment {n}").as_bytes()).unwrap();
+    }
+    volume.checkpoint().unwrap();
+    let other = create(&mut volume, "other".into());
+    let (mut begins_inside, mut written) = (0, 0);
+    // The log of moved blocks advances by the size of the last file.
+    for (n, blocks) in [512, 3, 513, 511, 512, 700].into_iter().enumerate() {
+        let ino = create(&mut volume, n.to_string());
+        for block in 0..blocks {
+            volume.begin(Caller::ADMIN).write(ino, block * BLOCK, &[n as u8; BLOCK as usize]).unwrap();
+            volume.begin(Caller::ADMIN).write(other, written * BLOCK, &[7; BLOCK as usize]).unwrap();
+            written += 1;
+        }
+        assert!(volume.fragmentation(ino).unwrap().is_fragmented(), "{blocks}");
+        volume.begin(Caller::ADMIN).defragment(ino, 0..u64::MAX).unwrap();
+        let now = volume.fragmentation(ino).unwrap();
+        assert!(!now.is_fragmented() && now.extents <= 3, "{blocks}: {now:?}");
+        begins_inside += u32::from(now.ideal_extents > blocks.div_ceil(512));
+    }
+    assert!(begins_inside > 0, "no file began in the middle of a section");
+    let found = volume.fragmentation(other).unwrap();
+    assert!(found.is_fragmented() && found.ideal_extents < 12, "{found:?}");
+}
+
+#[test]
+fn changes_that_wait_in_memory_are_put_in_order_with_the_rest() {
+    let (setup, device, files) = volume("base", 20);
+    let mut volume = Engine::open(device.clone(), options(&setup)).unwrap();
+    for block in [0, 7, 100, 699, 700, 701] {
+        volume.begin(Caller::ADMIN).write(files[0], block * BLOCK + 5, &[9; 100]).unwrap();
+    }
+    assert_eq!(volume.begin(Caller::ADMIN).defragment(files[0], 0..u64::MAX).unwrap(), 702);
+    volume.unmount().unwrap();
+    let now = volume.fragmentation(files[0]).unwrap();
+    assert!(now.blocks == 702 && !now.is_fragmented(), "{now:?}");
+}
+
+#[test]
+fn an_area_is_emptied_into_the_side_of_the_device_that_is_asked_for() {
+    for name in ["base", "sections"] {
+        let (setup, device, _) = volume(name, 20);
+        let before = entries(&device);
+        let mut volume = Engine::open(device.clone(), options(&setup)).unwrap();
+        let segments = volume.geometry().segments;
+        let per_section = volume.geometry().segments_per_section;
+        let half = segments / 2 / per_section * per_section;
+        let mut halves = [0..half, half..segments];
+        let used = halves.clone().map(|half| volume.valid_blocks_in(half).unwrap());
+        if used[0] < used[1] {
+            halves.reverse();
+        }
+        let ([from, to], most) = (halves, used[0].max(used[1]));
+        assert!(most > 1000, "{name}: {used:?}");
+        // To one side, and back.
+        // Blocks that are written anew or cleaned on the way leave without a move.
+        let moved = volume.move_area(from.clone(), to.clone(), &mut |_| {}).unwrap();
+        assert!(moved > most / 2 && moved <= most, "{name}: {moved} of {most}");
+        assert_eq!(volume.valid_blocks_in(from.clone()).unwrap(), 0, "{name}");
+        volume.unmount().unwrap();
+        drop(volume);
+        assert_good(&device, &before, name);
+        let mut volume = Engine::open(device.clone(), options(&setup)).unwrap();
+        assert!(volume.move_area(to.clone(), from.clone(), &mut |_| {}).unwrap() > most / 2, "{name}");
+        assert_eq!(volume.valid_blocks_in(to.clone()).unwrap(), 0, "{name}");
+        volume.unmount().unwrap();
+        drop(volume);
+        assert_good(&device, &before, name);
+        // A place without free segments.
+        let mut volume = Engine::open(device.clone(), options(&setup)).unwrap();
+        let refused = volume.move_area(from, to.start..to.start + per_section, &mut |_| {});
+        assert!(matches!(refused, Err(Error::NoSpace { .. })), "{name}: {refused:?}");
+        drop(volume);
+        assert_good(&device, &before, name);
+    }
+}
+
+#[test]
 fn a_part_of_a_file_is_put_in_order_by_itself() {
     let (setup, device, files) = volume("base", 20);
     let mut volume = Engine::open(device.clone(), options(&setup)).unwrap();

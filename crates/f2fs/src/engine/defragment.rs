@@ -43,6 +43,8 @@ impl Transaction<'_> {
     /// [`Error::NoSpace`] if too few sections are wholly free; those of [every change](Engine#errors).
     pub fn defragment(mut self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
         let mut step = self.step()?;
+        // What waits in memory would go to another log than the rest.
+        step.files().write_pages_of(ino)?;
         let end = step.files().mapped_end(ino)?.min(blocks.end);
         let (mut moved, mut at) = (0, blocks.start);
         while at < end {

@@ -1,4 +1,4 @@
-//! Emptying a range of segments: the part of a resize that needs the engine.
+//! Emptying a range of segments: the part of a resize that needs the engine, and moves of an area of the device.
 //!
 //! *Invariants*: blocks move as in cleaning, out of place. So the volume is whole after a power cut at any time.
 
@@ -43,11 +43,41 @@ impl Engine {
         free_sections: u32,
         tell: &mut dyn FnMut(u64),
     ) -> Result<()> {
+        self.empty(segments.clone(), &[segments], tell)?;
+        self.compact(free_sections)
+    }
+
+    /// Moves all blocks out of the segments `from` into free places of the segments `to`, and writes a checkpoint. Both are
+    /// extended to whole sections of the main area. Until the volume is opened again, nothing is allocated anywhere else.
+    /// `tell` gets the number of moved blocks so far. Returns that number.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a pinned file in `from`, [`Error::NoSpace`] if `to` has no place for the blocks; those of [every
+    /// change](Engine#errors). The volume is whole, but some blocks may have moved.
+    pub fn move_area(&mut self, from: Range<u32>, to: Range<u32>, tell: &mut dyn FnMut(u64)) -> Result<u64> {
+        let (per_section, segments) = (self.geometry().segments_per_section, self.geometry().segments);
+        let whole = |range: Range<u32>| {
+            let start = range.start.min(segments) / per_section * per_section;
+            start..range.end.min(segments).next_multiple_of(per_section).max(start)
+        };
+        let (from, to) = (whole(from), whole(to));
+        let common = from.start.max(to.start)..from.end.min(to.end);
+        let closed = [0..to.start, common, to.end..segments];
+        self.empty(from, &closed, tell)
+    }
+
+    /// Moves all blocks out of `segments`, while nothing is allocated in the `closed` ranges. Returns their number.
+    fn empty(
+        &mut self,
+        segments: Range<u32>,
+        closed: &[Range<u32>],
+        tell: &mut dyn FnMut(u64),
+    ) -> Result<u64> {
         // Blocks that the last checkpoint does not need become usable first.
         self.admit_change()?;
         self.write_checkpoint(Reason::Sync)?;
         self.admit_change()?;
-        self.segments_mut().close_segments(segments.clone())?;
+        self.segments_mut().close_segments(closed)?;
         let per_section = self.geometry().segments_per_section;
         let mut moved = 0;
         for section in (segments.start / per_section..segments.end / per_section).map(SecNo) {
@@ -55,11 +85,10 @@ impl Engine {
             tell(moved);
         }
         self.write_checkpoint(Reason::Sync)?;
-        let left = self.valid_blocks_in(segments)?;
-        if left > 0 {
-            return Err(Error::Invalid(format!("{left} blocks could not be moved").into()));
+        match self.valid_blocks_in(segments)? {
+            0 => Ok(moved),
+            left => Err(Error::Invalid(format!("{left} blocks could not be moved").into())),
         }
-        self.compact(free_sections)
     }
 
     /// Moves all blocks out of a section. Returns their number.

@@ -5,8 +5,9 @@ use std::ops::Range;
 use super::{Files, has_map};
 use crate::{
     Error, Place, Result,
-    format::{BLOCKS_PER_SEGMENT, node::NodeBlock, summary::Owner},
-    units::Ino,
+    format::{BLOCKS_PER_SEGMENT, node::NodeBlock, sit::SegmentType, summary::Owner},
+    segments::log_for_data,
+    units::{BlockAddr, Ino},
 };
 
 /// Pieces in which the blocks of a file lie.
@@ -16,7 +17,8 @@ pub struct Fragmentation {
     pub blocks: u64,
     /// Pieces that are contiguous in the file and on the device.
     pub extents: u64,
-    /// Pieces that the file needs: one for each section that it fills, and one more for each hole.
+    /// Pieces that the file needs: one for each section that it fills, one more for each hole, and one more if it begins in the
+    /// middle of a section and goes on at the start of another one.
     pub ideal_extents: u64,
 }
 
@@ -32,8 +34,9 @@ impl Files {
     /// Counts the pieces of a file or directory. Content in the inode has none.
     pub(crate) fn fragmentation(&self, inode: &NodeBlock) -> Result<Fragmentation> {
         let mut found = Fragmentation::default();
-        // The piece of the file without holes that ends with the last run, and the address after that run.
-        let (mut piece, mut next_addr) = (0..0, 0);
+        // The piece of the file without holes that ends with the last run, its extents that follow the end of a section, and
+        // the address after that run.
+        let (mut piece, mut after_sections, mut next_addr) = (0..0, 0, 0);
         let (mut at, end) = (0, self.blocks_of(inode));
         while at < end {
             let run = self.run(inode, at, end)?;
@@ -44,14 +47,16 @@ impl Files {
             let (addr, is_first) =
                 (u64::from(run.addr.0), run.blocks.start != piece.end || found.blocks == 0);
             if is_first {
-                found.ideal_extents += self.sections_of(&piece);
-                piece = run.blocks.clone();
+                found.ideal_extents += self.extents_needed(&piece, after_sections);
+                (piece, after_sections) = (run.blocks.clone(), 0);
+            } else if addr != next_addr && self.is_between_sections(next_addr, addr) {
+                after_sections += 1;
             }
             found.extents += u64::from(is_first || addr != next_addr);
             found.blocks += run.len();
             (piece.end, next_addr) = (run.blocks.end, addr + run.len());
         }
-        found.ideal_extents += self.sections_of(&piece);
+        found.ideal_extents += self.extents_needed(&piece, after_sections);
         Ok(found)
     }
 
@@ -69,10 +74,29 @@ impl Files {
         Ok(self.blocks_of(&inode))
     }
 
-    /// Sections that a piece of a file fills.
-    fn sections_of(&self, piece: &Range<u64>) -> u64 {
-        let segments = u64::from(self.geometry().segments_per_section);
-        (piece.end - piece.start).div_ceil(segments * u64::from(BLOCKS_PER_SEGMENT))
+    /// Extents that a piece of a file needs: one for each section that it fills. `after_sections` of its extents begin a section,
+    /// each after another one that ends a section; no move would join those.
+    fn extents_needed(&self, piece: &Range<u64>, after_sections: u64) -> u64 {
+        let blocks = piece.end - piece.start;
+        blocks.div_ceil(self.section_blocks()).max(if blocks > 0 { after_sections + 1 } else { 0 })
+    }
+
+    fn section_blocks(&self) -> u64 {
+        u64::from(self.geometry().segments_per_section) * u64::from(BLOCKS_PER_SEGMENT)
+    }
+
+    /// Returns true if a section of the main area ends before `end`, and another one begins at `start`.
+    fn is_between_sections(&self, end: u64, start: u64) -> bool {
+        let at = |addr: u64| {
+            let addr =
+                u32::try_from(addr).ok().map(BlockAddr).filter(|addr| self.geometry().in_main(*addr))?;
+            let (segment, offset) = self.geometry().position(addr);
+            Some(
+                u64::from(segment.0 % self.geometry().segments_per_section) * u64::from(BLOCKS_PER_SEGMENT)
+                    + u64::from(offset),
+            )
+        };
+        end > 0 && at(end - 1) == Some(self.section_blocks() - 1) && at(start) == Some(0)
     }
 
     /// Moves blocks of a file or directory to its log, in the order of the file, at most `limit` of them. Returns the number
@@ -89,7 +113,11 @@ impl Files {
                 found.extend(run.blocks.start..at);
             }
         }
+        let log = log_for_data(self.options().active_logs, SegmentType::ColdData, inode.file_type());
         drop(inode);
+        if !found.is_empty() {
+            self.segments_mut().leave_holes(log)?;
+        }
         let mut moved = 0;
         for block in found {
             let Some(slot) = self.slot(ino, block)? else { continue };

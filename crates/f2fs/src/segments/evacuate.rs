@@ -1,4 +1,4 @@
-//! Segments that are to be emptied for a resize.
+//! Segments that are to be emptied.
 
 use std::ops::Range;
 
@@ -6,10 +6,18 @@ use super::{Segments, sit::Prefree};
 use crate::{Result, format::sit::SegmentType};
 
 impl Segments {
-    /// Keeps all logs out of `segments`, whole sections, as long as the volume is open. Logs that are there open other
-    /// segments.
-    pub(crate) fn close_segments(&mut self, segments: Range<u32>) -> Result<()> {
-        self.sit.close(self.disk.io(), segments)?;
+    /// Lets a log continue in a free segment, if it takes the holes of a used one and there is another.
+    pub(crate) fn leave_holes(&mut self, kind: SegmentType) -> Result<()> {
+        match self.logs.get(kind).mode.is_ssr() {
+            true => self.open_segment(kind, Prefree::Excluded),
+            false => Ok(()),
+        }
+    }
+
+    /// Keeps all logs out of `ranges`, whole sections without a common one, as long as the volume is open. Logs that are there
+    /// open other segments.
+    pub(crate) fn close_segments(&mut self, ranges: &[Range<u32>]) -> Result<()> {
+        self.sit.close(self.disk.io(), ranges)?;
         self.spare_sections = None;
         for kind in SegmentType::ALL {
             if self.sit.is_closed(self.logs.get(kind).segment) {

@@ -66,8 +66,8 @@ pub(super) struct Sit {
     /// Segments of each section that are not free; `None` until they are first counted, and always if a
     /// section is one segment.
     busy: Option<Vec<u32>>,
-    /// Segments in which nothing is allocated while they are emptied.
-    closed: Range<u32>,
+    /// Segments in which nothing is allocated while others are emptied: ranges without a common segment.
+    closed: Vec<Range<u32>>,
     /// Number of closed segments that are free; kept only if a section is one segment.
     closed_free: u32,
 }
@@ -134,7 +134,7 @@ impl Sit {
             used: 0,
             prefree: 0,
             busy: None,
-            closed: 0..0,
+            closed: Vec::new(),
             closed_free: 0,
         })
     }
@@ -144,19 +144,19 @@ impl Sit {
         self.used = used;
     }
 
-    /// Keeps allocation out of `segments`, whole sections, until this is called with an empty range.
-    pub(super) fn close(&mut self, io: &Io, segments: Range<u32>) -> Result<()> {
+    /// Keeps allocation out of `ranges`, whole sections without a common one, until this is called with others.
+    pub(super) fn close(&mut self, io: &Io, ranges: &[Range<u32>]) -> Result<()> {
         let mut free = 0;
-        for number in segments.clone().map(SegNo) {
+        for number in ranges.iter().cloned().flatten().map(SegNo) {
             free += u32::from(self.segment(io, number)?.is_free());
         }
-        (self.closed, self.closed_free) = (segments, free);
+        (self.closed, self.closed_free) = (ranges.to_vec(), free);
         Ok(())
     }
 
     /// Returns true if nothing may be allocated in a segment.
     pub(super) fn is_closed(&self, number: SegNo) -> bool {
-        self.closed.contains(&number.0)
+        self.closed.iter().any(|range| range.contains(&number.0))
     }
 
     /// Size of the cached blocks in bytes.

@@ -119,8 +119,7 @@ impl Sit {
         let held: BTreeSet<SecNo> =
             open_current.iter().map(|segment| self.geometry.section_of(*segment)).collect();
         let per_section = self.geometry.segments_per_section;
-        let closed = self.closed.start / per_section..self.closed.end / per_section;
-        let open = (0..).zip(busy).filter(|(section, _)| !closed.contains(section));
+        let open = (0..).zip(busy).filter(|(section, _)| !self.is_closed(SegNo(section * per_section)));
         let free = open.filter(|(_, count)| **count == 0).count();
         let held = held.iter().filter(|section| busy[section.index()] == 0).count();
         Ok((free - held) as u32)
@@ -158,7 +157,7 @@ impl Sit {
             }
             let closed = self.closed.clone();
             self.show_block(io, index, |number, segment| {
-                let open = !closed.contains(&number.0);
+                let open = !closed.iter().any(|range| range.contains(&number.0));
                 if let Some(rank) = open.then(|| rank(number, segment)).flatten() {
                     if best.as_ref().is_none_or(|(high, _)| rank > *high) {
                         best = Some((rank, number));
