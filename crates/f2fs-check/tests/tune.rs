@@ -185,6 +185,31 @@ fn what_the_layout_or_the_present_files_do_not_permit_is_refused_with_the_reason
     assert!(refusal(&device, &features("^project_quota")).contains("quota of projects"));
 }
 
+#[test]
+fn compression_is_not_switched_on_where_files_are_marked_without_it() {
+    let (setup, device) = volume("compressed");
+    let mut volume = Engine::open(device.clone(), options(&setup)).unwrap();
+    let file = volume.begin(Caller::ADMIN).create(ROOT, b"marked", &NewNode::new(0o100_644)).unwrap();
+    let set = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
+    volume.begin(Caller::ADMIN).set_attr(file, &set).unwrap();
+    volume.unmount().unwrap();
+    assert!(volume.superblock().features.has(Features::COMPRESSION));
+    drop(volume);
+    // `feature` of both superblocks.
+    for copy in 0..2 {
+        let offset = copy * 4096 + 1024 + 2180;
+        let mut sector = [0; 512];
+        let (start, at) = (offset / 512 * 512, (offset % 512) as usize);
+        device.read(start, &mut sector).unwrap();
+        let features = u32::from_le_bytes(sector[at..at + 4].try_into().unwrap());
+        sector[at..at + 4].copy_from_slice(&(features & !Features::COMPRESSION.0).to_le_bytes());
+        device.write(start, &sector).unwrap();
+    }
+    assert!(!open(&device).superblock().features.has(Features::COMPRESSION));
+    let refused = refusal(&device, &features("compression"));
+    assert!(refused.contains("files are marked as compressed without it"), "{refused}");
+}
+
 /// Findings that a cut may leave until the change is repeated: an unfinished checkpoint pack or superblock, superblocks
 /// that differ, and quota files without their feature.
 const AFTER_CUT: [&str; 6] = [

@@ -60,7 +60,9 @@ fn all_properties_change_in_one_call_and_dump_f2fs_sees_them() {
     let usage = ok(dir, &["quota", "v.img"]);
     assert!(usage.contains("user") && usage.contains("group"), "{usage}");
     assert_eq!(ok(dir, &["tune", "v.img", "-U", UUID]), "nothing to change\n");
-    assert!(ok(dir, &["tune", "v.img", "-U", "clear"]).starts_with("uuid: 0011"));
+    assert_eq!(ok(dir, &["tune", "v.img", "-C", "utf8:strict"]), "nothing to change\n");
+    let printed = ok(dir, &["tune", "v.img", "-U", "clear"]);
+    assert_eq!(printed, format!("uuid: {UUID} -> 00000000-0000-0000-0000-000000000000\n"));
     ok(dir, &["tune", "v.img", "-U", "random", "--quota", "none"]);
     assert!(shown(dir)["uuid"] != UUID && shown(dir)["quota"] == serde_json::json!([]));
     assert_whole(dir);
@@ -76,6 +78,10 @@ fn a_plan_and_a_refused_change_write_nothing() {
     assert!(plan.contains("would change quota: none -> user"), "{plan}");
     let error = fails(dir, &["tune", "v.img", "-O", "flexible_inline_xattr"]);
     assert!(error.contains("v.img") && error.contains("layout of every inode"), "{error}");
+    for more in [&[][..], &["-O", "verity"]] {
+        let error = fails(dir, &[&["tune", "v.img", "-C", "utf8"][..], more].concat());
+        assert!(error.contains("needs the feature casefold"), "{error}");
+    }
     assert!(fails(dir, &["tune", "v.img", "-O", "nonsense"]).contains("unknown feature"));
     assert!(fails(dir, &["tune", "v.img", "-e", "^nope"]).contains("not in the list"));
     let held = FileDevice::open(dir.join("v.img"), OpenOptions { write: true, direct: false }).unwrap();

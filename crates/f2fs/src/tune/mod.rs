@@ -27,8 +27,8 @@ pub struct Changes {
     pub uuid: Option<[u8; 16]>,
     /// Features to switch on and off.
     pub features: FeatureChanges,
-    /// Encoding of names, if the feature casefold is switched on.
-    pub encoding: Encoding,
+    /// Encoding of names. It comes with the feature casefold, and another one than that of the volume is refused without it.
+    pub encoding: Option<Encoding>,
     /// Changes of the list of cold extensions.
     pub cold: Vec<ExtensionChange>,
     /// Changes of the list of hot extensions.

@@ -101,7 +101,9 @@ impl Plan {
         new.feature.set(features.0);
         if features.has(Features::CASEFOLD) && !sb.features.has(Features::CASEFOLD) {
             new.s_encoding.set(Encoding::UTF8_12_1);
-            new.s_encoding_flags.set(changes.encoding.flags());
+            new.s_encoding_flags.set(changes.encoding.unwrap_or_default().flags());
+        } else {
+            require_same_encoding(&sb, changes.encoding)?;
         }
         new.uuid = changes.uuid.unwrap_or(sb.uuid);
         set_extensions(&mut new, &sb, changes)?;
@@ -152,6 +154,14 @@ impl Plan {
                 let name = feature.names().next().unwrap_or_default();
                 return invalid(format!("feature {name} cannot be switched off: {count} inodes {what}"));
             }
+        }
+        if is_on(Features::COMPRESSION) && census.compressed > 0 {
+            // Their attributes of compression mean nothing yet, and would count from then on.
+            let count = census.compressed;
+            return invalid(format!(
+                "feature compression cannot be switched on: {count} files are marked as compressed without it; replace \
+                 them by copies first"
+            ));
         }
         if is_on(Features::COMPRESSION) && census.without_compression > 0 {
             let count = census.without_compression;
@@ -209,6 +219,16 @@ fn features(sb: &Superblock, changes: &Changes, quotas: Option<&[QuotaKind]>) ->
     Ok(features)
 }
 
+/// Refuses another encoding than that of the volume: the hashes of its names follow from it.
+fn require_same_encoding(sb: &Superblock, wanted: Option<Encoding>) -> Result<()> {
+    match (wanted, Encoding::of(sb)) {
+        (None, _) => Ok(()),
+        (Some(wanted), Some(present)) if wanted == present => Ok(()),
+        (Some(_), Some(present)) => invalid(format!("the encoding of the volume's names stays {present}")),
+        (Some(_), None) => invalid("an encoding needs the feature casefold; switch it on as well".into()),
+    }
+}
+
 /// The reason why a feature cannot be switched.
 fn reason(name: &str) -> String {
     match name {
@@ -261,7 +281,7 @@ fn differences(sb: &Superblock, new: &raw::Superblock, quotas: Option<&[QuotaKin
     // Nothing here changes a number that the rules are about.
     let new = Superblock::check(bytes, 0, u64::MAX).expect("the old superblock was valid");
     let names = |features: Features| features.names().collect::<Vec<_>>().join(",");
-    let uuid = |sb: &Superblock| sb.uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let uuid = |sb: &Superblock| hyphenated(&sb.uuid);
     let kinds = |kinds: &[QuotaKind]| kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(",");
     let old_kinds = kinds_of(sb);
     let new_kinds = quotas.unwrap_or(&old_kinds);
@@ -274,4 +294,14 @@ fn differences(sb: &Superblock, new: &raw::Superblock, quotas: Option<&[QuotaKin
     ];
     let differs = all.into_iter().filter(|(_, old, new)| old != new);
     differs.map(|(what, old, new)| Change { what, old, new }).collect()
+}
+
+/// Formats a UUID as RFC 9562 does.
+fn hyphenated(uuid: &[u8; 16]) -> String {
+    let mut text = String::new();
+    for (n, byte) in uuid.iter().enumerate() {
+        text += if matches!(n, 4 | 6 | 8 | 10) { "-" } else { "" };
+        text += &format!("{byte:02x}");
+    }
+    text
 }

@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(short = 'O', long, value_name = "FEATURES", value_parser = Suggested(features), hide_possible_values = true)]
     features: Vec<String>,
     /// Encoding of names for -O casefold: utf8, with the flags strict and hashonly as in utf8:strict.
-    #[arg(short = 'C', long, value_name = "ENCODING", requires = "features")]
+    #[arg(short = 'C', long, value_name = "ENCODING")]
     encoding: Option<String>,
     /// File name extension of cold files to add, or to remove with ^ before it; repeat or separate by commas.
     #[arg(short = 'e', long, value_name = "EXTENSION", value_delimiter = ',')]
@@ -158,7 +158,11 @@ fn change(args: &Args, changes: &Changes) -> Result<Plan> {
 /// The wanted changes; `None` if there are none.
 fn changes(args: &Args) -> Result<Option<Changes>> {
     let lists = [&args.features, &args.cold, &args.hot];
-    if args.uuid.is_none() && args.quota.is_empty() && lists.iter().all(|list| list.is_empty()) {
+    if args.uuid.is_none()
+        && args.encoding.is_none()
+        && args.quota.is_empty()
+        && lists.iter().all(|list| list.is_empty())
+    {
         return Ok(None);
     }
     let extensions = |list: &[String]| list.iter().map(|text| ExtensionChange::parse(text)).collect();
@@ -166,7 +170,7 @@ fn changes(args: &Args) -> Result<Option<Changes>> {
     Ok(Some(Changes {
         uuid: args.uuid.map(Uuid::into_bytes),
         features: FeatureChanges::parse(&args.features.join(","))?,
-        encoding: encoding.unwrap_or_default(),
+        encoding,
         cold: extensions(&args.cold),
         hot: extensions(&args.hot),
         quotas: quotas(&args.quota)?,
