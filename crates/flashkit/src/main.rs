@@ -24,6 +24,7 @@ mod host;
 mod interrupt;
 mod keys;
 mod manual;
+mod mounted;
 mod notice;
 mod output;
 mod progress;

@@ -242,7 +242,7 @@ pub fn open_image(source: &Source, how: OpenOptions) -> Result<image::Image> {
 }
 
 /// Opens an image like [`open_image`], without the warning.
-fn open_unwarned(source: &Source, how: OpenOptions) -> Result<image::Image> {
+pub fn open_unwarned(source: &Source, how: OpenOptions) -> Result<image::Image> {
     let unpacked = Unpacked::of(source, if how.write { Purpose::Change } else { Purpose::Read })?;
     let held = unpacked.as_ref().map_or(source, |unpacked| &unpacked.source);
     image::Image::open(held, how).with_context(|| source.to_string())

@@ -3,6 +3,7 @@
 //!
 //! *Invariant*: a tool is a translation. Its command line becomes the command line of a verb, which does the work.
 
+mod defrag;
 mod dump;
 mod fsck;
 mod further;
@@ -67,7 +68,8 @@ enum Done {
     Help,
 }
 
-const TOOLS: [Tool; 6] = [mkfs::TOOL, sload::TOOL, fsck::TOOL, resize::TOOL, dump::TOOL, label::TOOL];
+const TOOLS: [Tool; 7] =
+    [mkfs::TOOL, sload::TOOL, fsck::TOOL, resize::TOOL, defrag::TOOL, dump::TOOL, label::TOOL];
 
 /// Returns the tool that the program's own name denotes. Android writes `_` for the dot, and `make_f2fs` for
 /// mkfs.f2fs.

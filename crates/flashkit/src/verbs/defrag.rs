@@ -1,5 +1,8 @@
 //! `defrag`: the fragmentation of files and directories, and its removal.
 
+mod area;
+mod online;
+
 use std::io::Write;
 
 use anyhow::{Context, Result};
@@ -7,11 +10,13 @@ use f2fs::{
     engine::{Caller, Engine, FinalSymlink, Fragmentation},
     format::FileType,
 };
+use image::Source;
 use indicatif::HumanCount;
 use serde::Serialize;
 
 use crate::{
     below::{Below, Depth},
+    mounted::Mounted,
     render::{self, Name, keyed},
     target::{Further, Target},
 };
@@ -23,13 +28,16 @@ An extent is a run of blocks that are adjacent in the file and on the device. A 
 fills, and one more for each hole. Content that lies in an inode has none.
 
 -y writes the blocks of each fragmented file and directory anew, in the order of the file. Content, attributes and times
-stay as they are; pinned files do not move. A power cut leaves every file whole. Each move costs a write, and on flash
+stay as they are; pinned files do not move. In a mounted volume, -y moves files through the mount, for an administrator;
+directories stay as they are. The volume is then named by its image, its mount, or a file in it. A power cut leaves every file whole. Each move costs a write, and on flash
 memory, fragmented files are read nearly as fast as others: look at the report first.
 
 Examples:
   flashkit defrag card.img
   flashkit defrag card.img:/var/lib --all
-  flashkit defrag card.img:/var/lib/app.db -y")]
+  flashkit defrag card.img:/var/lib/app.db -y
+  flashkit defrag /mnt/card/var/lib/app.db -y
+  flashkit defrag card.img --area 0x4000..0x4200 --behind 0x8000   empty an area of the device")]
 pub struct Args {
     /// The image, and a path inside it.
     #[arg(value_name = "IMAGE[:PATH]")]
@@ -42,6 +50,8 @@ pub struct Args {
     /// List every file and directory that has blocks, not only fragmented ones.
     #[arg(short, long)]
     all: bool,
+    #[command(flatten)]
+    area: area::Area,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -71,24 +81,47 @@ struct Report {
 
 /// Prints the report.
 pub fn run(args: &Args) -> Result<()> {
-    let mut report = Report::default();
-    if args.moves {
-        report.moved_blocks = defragment(args)?;
+    if args.area.is_given() {
+        return area::run(args);
     }
-    let (volume, _) = args.target.find(&args.further)?;
-    each(args, &volume, |path, found| report.add(path, found, args))?;
+    let mut report = Report::default();
+    let (target, mounted) = place(&args.target)?;
+    if let Some(mounted) = &mounted {
+        mounted.sync().with_context(|| mounted.at.display().to_string())?;
+    }
+    match &mounted {
+        Some(mounted) if args.moves => report.moved_blocks = online::defragment(args, &target, mounted)?,
+        None if args.moves => report.moved_blocks = defragment(args)?,
+        _ => {}
+    }
+    let (volume, _) = target.find(&args.further)?;
+    each(&target, &volume, |_, path, found| report.add(path, found, args))?;
     report.files.sort_by(|a, b| a.path.cmp(&b.path));
     render::print(&report, args.json, Report::text)
 }
 
-/// Calls `each` with the path and the fragmentation of every file and directory that has blocks.
-fn each(args: &Args, volume: &Engine, mut each: impl FnMut(Vec<u8>, Fragmentation)) -> Result<()> {
-    let mut below = Below::new(volume, &args.target.path, FinalSymlink::NoFollow, Depth::Recursive)?;
+/// Returns the image and the path inside it, and the mount through which it must be changed, if there is one.
+fn place(target: &Target) -> Result<(Target, Option<Mounted>)> {
+    let on_mount = if target.path == b"/" { Mounted::of_path(&target.image)? } else { None };
+    if let Some((mounted, inside)) = on_mount {
+        let path = [b"/", inside.as_os_str().as_encoded_bytes()].concat();
+        return Ok((Target { image: mounted.source.name().into(), path }, Some(mounted)));
+    }
+    Ok((target.clone(), Mounted::of_image(&Source::parse(&target.image))?))
+}
+
+/// Calls `each` with the kind, the path and the fragmentation of every file and directory that has blocks.
+fn each(
+    target: &Target,
+    volume: &Engine,
+    mut each: impl FnMut(FileType, Vec<u8>, Fragmentation),
+) -> Result<()> {
+    let mut below = Below::new(volume, &target.path, FinalSymlink::NoFollow, Depth::Recursive)?;
     while let Some((ino, kind)) = below.next(volume)? {
         if matches!(kind, FileType::Regular | FileType::Directory) {
             let found = volume.fragmentation(ino).with_context(|| below.shown())?;
             if found.blocks > 0 {
-                each(below.path(), found);
+                each(kind, below.path(), found);
             }
         }
     }

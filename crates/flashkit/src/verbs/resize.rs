@@ -1,8 +1,10 @@
 //! `resize`: gives a volume another size.
 
+mod mounted;
+
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use block::{Concat, Device, FileDevice, OpenOptions};
 use f2fs::{
     engine::{self, Engine, Options},
@@ -24,11 +26,14 @@ use crate::{
 /// Arguments of `resize`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-The volume must not be mounted, and is checked first: a damaged one is refused. A refusal, an error or a power cut leaves
+A volume that is not mounted is checked first: a damaged one is refused. A refusal, an error or a power cut leaves
 it with its old size or its new size, and with all its files. If its metadata areas must grow (--dry-run prints that), a
 power cut or an error can also leave a size between the two; the message of the error has it. Run the verb again after a
 power cut to complete it, before Linux mounts the volume. A partial segment (2 MiB) at the end is not used, nor is a
 partial section or zone.
+
+A volume that `flashkit mount` has mounted grows through its mount, for an administrator: IMAGE is the image or the
+directory. Programs can use it meanwhile. To shrink it, or if its metadata areas must grow, unmount it first.
 
 An image file that must grow is extended first; an image file that shrinks is cut after the volume is smaller. Shrink a
 partition after its volume, and enlarge it before.
@@ -37,6 +42,7 @@ Examples:
   flashkit resize card.img 300M
   flashkit resize card.img --minimize
   flashkit resize /dev/mmcblk0p2              to the size of the partition
+  flashkit resize /mnt/card 300M              a mounted volume
   flashkit resize card.img 100M --dry-run     only say what would be done, or why not")]
 pub struct Args {
     #[command(flatten)]
@@ -178,8 +184,7 @@ impl Opened<'_> {
 
     /// Returns the last device if its length can change: it is a whole file as it is, without a container.
     fn variable_file(&self) -> Option<&FileDevice> {
-        let file = self.last().1.whole_file().filter(|file| !file.is_block_device());
-        file.filter(|_| self.devices.length == Length::Follows).map(|file| &**file)
+        variable_file(self.last().1, self.devices.length)
     }
 
     /// Refuses more bytes than the last device has, unless it is a whole file.
@@ -187,15 +192,9 @@ impl Opened<'_> {
         let has = self.last_bytes();
         if bytes > has && self.variable_file().is_none() {
             // The message begins with the name of the image, which is the first device.
-            let device = match &self.devices.sources[..] {
-                [_] => String::new(),
-                [.., last] => format!("{last}: "),
-                [] => unreachable!("there is a device"),
-            };
-            bail!(
-                "{device}{has} bytes, not {bytes}; enlarge it first: a file with truncate, a qcow2 image with qemu-img resize, a \
-                 partition in its table"
-            );
+            let last = self.last().0;
+            let device = if self.devices.sources.len() == 1 { String::new() } else { format!("{last}: ") };
+            return Err(too_small_device(&device, last, has, bytes));
         }
         Ok(())
     }
@@ -217,9 +216,29 @@ impl Opened<'_> {
     }
 }
 
+/// Returns the file of an image if its length can change: the image is the whole file as it is, without a container.
+fn variable_file(image: &Image, length: Length) -> Option<&FileDevice> {
+    let file = image.whole_file().filter(|file| !file.is_block_device());
+    file.filter(|_| length == Length::Follows).map(|file| &**file)
+}
+
+/// Returns the error of a size that is larger than the device, which is not extended. `device` names it if the message does
+/// not.
+fn too_small_device(device: &str, source: &Source, has: u64, bytes: u64) -> anyhow::Error {
+    let advice = match source.is_part() {
+        true => "the volume fills its part of the disk; enlarge the partition in its table first",
+        false => "enlarge it first: a file with truncate, a qcow2 image with qemu-img resize",
+    };
+    anyhow!("{device}{has} bytes, not {bytes}; {advice}")
+}
+
 /// Resizes a volume.
 pub fn run(args: &Args) -> Result<()> {
     let image = args.image.image.display().to_string();
+    if let Some(mounted) = mounted::find(args)? {
+        let record = mounted::run(args, &mounted).with_context(|| image)?;
+        return tell(&record, args.json);
+    }
     let devices = Devices::of(args)?;
     let (plan, bytes) = plan(args, &devices).with_context(|| image.clone())?;
     if args.dry_run {

@@ -188,3 +188,39 @@ fn further_devices_that_a_hostile_superblock_names_elsewhere_are_not_opened() {
     }
     assert!(fs::read(tools.path("external")).unwrap() == before);
 }
+
+#[test]
+fn blocks_of_an_area_move_as_by_defrag_f2fs() {
+    let tools = Tools::new();
+    tools.blank("IMG", 128 << 20);
+    tools.ok("mkfs.f2fs -q IMG && mkdir tree && head -c 3000000 /dev/zero | tr '\\0' x > tree/file");
+    tools.ok("sload.f2fs -f tree IMG");
+    let main = tools.info("IMG")["areas"][4]["start_block"].as_u64().unwrap();
+    let used = |from: u64, to: u64| {
+        let sit = tools.ok("PROGRAM dump sit IMG --json");
+        let entries: serde_json::Value = serde_json::from_str(&sit).unwrap();
+        let all = entries.as_array().unwrap_or_else(|| panic!("{sit}")).iter();
+        let range = (from - main) / 512..(to - main) / 512;
+        let within = all.filter(|entry| range.contains(&entry["segment"].as_u64().unwrap()));
+        within.map(|entry| entry["valid_blocks"].as_u64().unwrap()).sum::<u64>()
+    };
+    let (start, target) = (main, main + 20 * 512);
+    assert!(used(start, target) > 0);
+    tools.ok(&format!("defrag.f2fs -d 0 -s {start} -l {} -t {target:#x} IMG", target - start));
+    assert_eq!(used(start, target), 0);
+    tools.ok("/usr/sbin/fsck.f2fs --dry-run IMG");
+    // To the left: before the area, which ends with the volume.
+    let end = main + tools.info("IMG")["areas"][4]["segments"].as_u64().unwrap() * 512;
+    tools.ok(&format!("defrag.f2fs -s {target} -l 1000000 -i IMG"));
+    assert_eq!(used(target, end), 0);
+    tools.ok("/usr/sbin/fsck.f2fs --dry-run IMG");
+    assert_eq!(tools.ok("PROGRAM cat IMG:/file").len(), 3_000_000);
+    for (line, code) in [
+        ("defrag.f2fs", 1),
+        ("defrag.f2fs -Q IMG", 1),
+        ("defrag.f2fs -s 0x5000 -l 16 -t 0x5008 IMG", 255),
+        ("defrag.f2fs nothing", 255),
+    ] {
+        assert_eq!(tools.fails(line).0, code, "{line}");
+    }
+}

@@ -33,6 +33,7 @@ impl Tools {
             "dump.f2fs",
             "fsck.f2fs",
             "resize.f2fs",
+            "defrag.f2fs",
             "f2fslabel",
         ] {
             symlink(env!("CARGO_BIN_EXE_flashkit"), links.path().join(name)).unwrap();
@@ -326,6 +327,13 @@ fn partition_editors_find_their_figures_in_a_dump() {
     assert_eq!(field("user_block_count") * block_bytes, info["user_bytes"].as_u64().unwrap());
     assert_eq!(field("valid_block_count") * block_bytes, info["used_bytes"].as_u64().unwrap());
     assert_eq!(number("sector size = ([0-9]+)") * number("total FS sectors = ([0-9]+)"), IMAGE_BYTES);
+    // Ansible, filesystem.py: words of two lines
+    let word = |line: &str, at: usize| {
+        let line =
+            dump.lines().find(|found| found.contains(line)).unwrap_or_else(|| panic!("{line}: {dump}"));
+        line.split_whitespace().nth(at).unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(word("Info: sector size = ", 4) * word("Info: total FS sectors = ", 5), IMAGE_BYTES);
     // Scripts with awk
     assert_eq!(Some(field("\nfree_segment_count")), info["free_segments"].as_u64());
     assert_eq!(Some(field("\nrsvd_segment_count")), info["reserved_segments"].as_u64());

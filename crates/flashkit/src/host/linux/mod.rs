@@ -1,5 +1,6 @@
 //! The host is Linux.
 
+mod mounted;
 mod unfinished;
 
 use std::{
@@ -20,6 +21,7 @@ use std::{
 pub use block::nbd::{Address, Client};
 use f2fs::units::Time;
 use f2fs_tree::DirSink;
+pub use mounted::{defragment, mount_of, mounted_uuid, resize_mounted, sync_mount};
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, seek},
     io::Errno,
@@ -27,6 +29,9 @@ use rustix::{
 pub use unfinished::Unfinished;
 
 use crate::interrupt;
+
+/// The number of the error of a file system that has found damage (Linux, `EFSCORRUPTED`).
+pub const DAMAGED: i32 = Errno::UCLEAN.raw_os_error();
 
 /// True if a file can get the name of another one that is open.
 pub const REPLACES_OPEN_FILES: bool = true;

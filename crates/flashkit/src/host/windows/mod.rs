@@ -1,5 +1,6 @@
 //! The host is Windows.
 
+mod mounted;
 mod unfinished;
 
 use std::{
@@ -15,6 +16,7 @@ use std::{
 use block::MemoryDevice;
 use f2fs::units::Time;
 use f2fs_tree::DirSink;
+pub use mounted::{DAMAGED, defragment, mount_of, mounted_uuid, resize_mounted, sync_mount};
 pub use unfinished::Unfinished;
 
 /// FILE_SHARE_READ, FILE_SHARE_WRITE and FILE_SHARE_DELETE of CreateFileW.
