@@ -171,11 +171,21 @@ enum Task {
     /// Resize volumes that Linux filled, and let Linux read them; or kill flashkit and resize.f2fs before many of
     /// their writes, and count the volumes that are lost
     Resize {
-        /// Kill both programs so many times in each resize, instead
+        /// Number of volumes that Linux fills
+        #[arg(long, default_value_t = 6, value_name = "VOLUMES")]
+        filled: usize,
+        /// Leave out the golden images
         #[arg(long)]
+        only_filled: bool,
+        /// Kill both programs so many times in each resize, instead
+        #[arg(long, conflicts_with = "filled")]
         kills: Option<u64>,
+        /// Cut the power after so many writes of both programs in each resize, instead: after each of them if there are
+        /// fewer
+        #[arg(long, value_name = "WRITES", conflicts_with_all = ["filled", "kills"])]
+        cuts: Option<u64>,
         /// The flashkit to be killed; by default it is built
-        #[arg(long, requires = "kills")]
+        #[arg(long)]
         flashkit: Option<PathBuf>,
     },
     /// Count the device's writes, with our engine and with Linux's f2fs
@@ -270,8 +280,11 @@ fn run() -> Result<()> {
             cost::cost(mib << 20, volume_mib << 20, seed, &words, &mut out)?;
         }
         Task::Rescue { tree, volume_mib } => rescue::rescue(&tree, volume_mib << 20, &mut out)?,
-        Task::Resize { kills: None, .. } => resize::beside_linux(&mut out)?,
-        Task::Resize { kills: Some(kills), flashkit } => resize::kills(kills, flashkit, &mut out)?,
+        Task::Resize { kills: Some(kills), flashkit, .. } => resize::kills(kills, flashkit, &mut out)?,
+        Task::Resize { cuts: Some(most), flashkit, .. } => resize::cuts(most, flashkit, &mut out)?,
+        Task::Resize { filled, only_filled, .. } => {
+            resize::beside_linux(filled, only_filled.into(), &mut out)?;
+        }
         Task::Compare { images } => {
             linux_recovery::compare(&images)?;
             writeln!(out, "{} images: Linux reads what the engine reads", images.len())?;

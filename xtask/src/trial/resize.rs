@@ -3,9 +3,12 @@
 //! *Judges*: Linux reads each volume before, after it was shrunk to the least size, and after it has grown to one
 //! and a half times its first size. The manifests must be equal except for the figures of the volume itself.
 
+mod cuts;
+
 use std::{
     fs::{self, File},
     io::Write,
+    ops::Range,
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
@@ -53,6 +56,8 @@ const FSCK_SECONDS: &str = "120";
 const ENOSPC: i32 = 28;
 /// A fixed time, so that runs repeat.
 const NOW: Time = Time { seconds: 1_700_000_000, nanoseconds: 0 };
+
+pub use cuts::cuts;
 
 /// A volume on one or more files.
 struct Volume {
@@ -115,14 +120,33 @@ impl Volume {
     }
 }
 
-/// Resizes volumes that Linux filled, and compares the manifests that Linux reads before and after.
+/// Use of the golden images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GoldenImages {
+    /// They are resized as well.
+    Included,
+    /// Only volumes that Linux fills are resized.
+    LeftOut,
+}
+
+impl From<bool> for GoldenImages {
+    /// Converts the flag `--only-filled`.
+    fn from(only_filled: bool) -> GoldenImages {
+        if only_filled { GoldenImages::LeftOut } else { GoldenImages::Included }
+    }
+}
+
+/// Resizes the golden images and `filled` volumes that Linux filled, and compares the manifests that Linux reads before and after.
 ///
 /// # Errors
 /// Linux reads something else after a resize, or complains.
-pub fn beside_linux(out: &mut impl Write) -> Result<()> {
+pub fn beside_linux(filled: usize, images: GoldenImages, out: &mut impl Write) -> Result<()> {
     let work = tempfile::tempdir()?;
-    let mut volumes = golden_volumes(work.path())?;
-    volumes.extend(filled_volumes(work.path())?);
+    let mut volumes = match images {
+        GoldenImages::Included => golden_volumes(work.path())?,
+        GoldenImages::LeftOut => Vec::new(),
+    };
+    volumes.extend(filled_volumes(work.path(), filled)?);
     let mut resized = Vec::new();
     for (n, volume) in volumes.iter().enumerate() {
         interrupt::check()?;
@@ -210,23 +234,43 @@ fn golden_volumes(dir: &Path) -> Result<Vec<Volume>> {
     Ok(volumes)
 }
 
-/// Makes volumes that Linux fills and uses.
-fn filled_volumes(dir: &Path) -> Result<Vec<Volume>> {
+/// Makes `count` volumes that Linux fills and uses.
+fn filled_volumes(dir: &Path, count: usize) -> Result<Vec<Volume>> {
     let mut volumes = Vec::new();
-    for (name, arguments, percent) in FILLED {
-        let path = dir.join(format!("filled {name}.img"));
+    // One virtual machine has no room for more disks.
+    for first in (0..count).step_by(FILLED.len()) {
+        interrupt::check()?;
+        volumes.extend(fill(dir, first..count.min(first + FILLED.len()))?);
+    }
+    Ok(volumes)
+}
+
+/// Makes the volumes of these numbers in one virtual machine.
+fn fill(dir: &Path, numbers: Range<usize>) -> Result<Vec<Volume>> {
+    let mut volumes = Vec::new();
+    for number in numbers.clone() {
+        let (name, arguments, _) = FILLED[number % FILLED.len()];
+        let path = dir.join(format!("filled {number}.img"));
         File::create(&path)?.set_len(FILLED_BYTES)?;
         workspace::run(system("mkfs.f2fs").arg("-q").args(arguments).arg(&path))?;
-        volumes.push(Volume { name: format!("{name}, {percent} % full"), files: vec![path], manifest: None });
+        let name = format!("{name}, {} % full, seed {number}", percent(number));
+        volumes.push(Volume { name, files: vec![path], manifest: None });
     }
     let disks: Vec<Disk> = volumes.iter().map(|volume| Disk::writable(&volume.files[0])).collect();
     let mut vm = Vm::boot(Machine::Amd64, &disks)?;
-    for (n, (.., percent)) in FILLED.iter().enumerate() {
-        Filling { vm: &mut vm, dir: format!("/mnt/{n}"), rng: Rng::new(n as u64), files: Vec::new() }
-            .run(n, *percent)
-            .with_context(|| volumes[n].name.clone())?;
+    for (disk, number) in numbers.enumerate() {
+        Filling { vm: &mut vm, dir: format!("/mnt/{disk}"), rng: Rng::new(number as u64), files: Vec::new() }
+            .run(disk, percent(number))
+            .with_context(|| volumes[disk].name.clone())?;
     }
     Ok(volumes)
+}
+
+/// The share of the space that is used in a volume of this number, in percent: 50 to 97.
+fn percent(number: usize) -> u64 {
+    let (.., first) = FILLED[number % FILLED.len()];
+    // Each kind meets other shares in the next rounds.
+    50 + (first - 50 + 11 * (number / FILLED.len()) as u64) % 48
 }
 
 /// A volume that Linux fills.
@@ -472,13 +516,25 @@ impl Trial<'_> {
         self.work.join("resized.img")
     }
 
-    /// Resizes a copy under strace with these options.
-    fn resize(&self, strace: &[&str]) -> Result<()> {
+    /// Makes the copy that is to be resized, with the length that the resize needs.
+    fn prepare(&self) -> Result<()> {
         let (image, Case { bytes, new_bytes, .. }) = (self.image(), self.case);
         copy_sparse(self.start, &image)?;
         File::options().write(true).open(&image)?.set_len((*bytes).max(*new_bytes))?;
+        Ok(())
+    }
+
+    /// Resizes a copy under strace with these options.
+    fn resize(&self, strace: &[&str]) -> Result<()> {
+        self.prepare()?;
+        self.resize_with(&[&["-f", "-e", "trace=write,pwrite64,pwritev,writev"], strace].concat())
+    }
+
+    /// Resizes the prepared copy under strace with these options.
+    fn resize_with(&self, strace: &[&str]) -> Result<()> {
+        let (image, Case { bytes, new_bytes, .. }) = (self.image(), self.case);
         let mut command = system("strace");
-        command.args(["-f", "-e", "trace=write,pwrite64,pwritev,writev"]).args(strace);
+        command.args(strace);
         match self.program {
             Program::Flashkit => {
                 command.arg(self.flashkit).args(["resize", "-q", "--no-truncate"]).arg(&image);
