@@ -125,6 +125,9 @@ pub enum Op {
     /// Runs a stage of a workload in an existing directory. Answers with the durations of its units, in
     /// nanoseconds.
     Workload { dir: Bytes, workload: Workload, stage: Stage },
+    /// Runs a stage of the workload whose steps are in the file `list`, a
+    /// [`StepList`](crate::workload::StepList) as JSON, in an existing directory. Answers as a workload does.
+    Steps { dir: Bytes, list: Bytes, stage: Stage },
     /// Removes a directory with everything in it.
     RemoveTree { dir: Bytes },
     /// Answers with the memory of all programs of this name.

@@ -57,6 +57,7 @@ impl Runner {
             | Op::Overwrite { .. }
             | Op::Plant { .. }
             | Op::Workload { .. }
+            | Op::Steps { .. }
             | Op::Memory { .. }
             | Op::NbdAttach { .. }
             | Op::Execute { .. } => return self.answer(op, entries).map(Some),
@@ -133,6 +134,10 @@ impl Runner {
             Op::Workload { dir, workload, stage } => {
                 let mut dir = workload::Dir::new(self.at(dir));
                 Answer::Times(workload.run_on(*stage, &mut dir)?)
+            }
+            Op::Steps { dir, list, stage } => {
+                let mut dir = workload::Dir::new(self.at(dir));
+                Answer::Times(workload::StepList::read(list.as_path())?.run_on(*stage, &mut dir)?)
             }
             Op::Memory { name } => Answer::Memory(threads::memory(name)?),
             Op::NbdAttach { server, device } => Answer::Blocks(nbd::attach(server, device.as_path())? / 512),

@@ -41,7 +41,8 @@ fn main() -> Result<()> {
         stop: Stop::default(),
     };
     let page_bytes = setting.profile.flash.page_bytes;
-    let how = How { scale, age: None, seed: 2012, mount: ("ext4", ""), source: DISK, page_bytes };
+    let (mount, workload) = (("ext4", ""), None);
+    let how = How { scale, age: None, seed: 2012, workload, mount, source: DISK, page_bytes };
     let work = tempfile::tempdir_in("/dev/shm")?;
     fs::create_dir_all(dir)?;
     for experiment in [Experiment::BufferedWrite, Experiment::BufferedRead, Experiment::WriteFsync] {

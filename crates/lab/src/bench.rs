@@ -176,6 +176,7 @@ impl Bench {
             scale: self.scale,
             age: None,
             seed: self.seed,
+            workload: None,
             mount: (&self.place.kind, ""),
             source: "",
             page_bytes: 0,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     programs,
+    rivals::{FileSystem, OwnPrograms},
     systems::{OURS, THROUGH_FUSE},
 };
 
@@ -48,12 +49,23 @@ impl Check {
     }
 
     /// Checks the volume in `image` without changing it.
-    pub fn of(kind: &str, image: &Path) -> Check {
-        let Some((program, arguments)) = checker(kind) else {
-            return Check::NotChecked { why: format!("no checker for {kind} exists") };
+    pub fn of(file_system: &FileSystem, image: &Path) -> Check {
+        let kind = &file_system.kind;
+        let (program, mut command) = match (&file_system.own, checker(kind)) {
+            (Some(own), _) if own.check.is_empty() => {
+                return Check::NotChecked { why: format!("no checker for {} was named", own.name) };
+            }
+            (Some(own), _) => (own.check[0].as_str(), OwnPrograms::command(&own.check, image)),
+            (None, Some((program, arguments))) => {
+                let mut command = programs::command(program);
+                command.args(arguments).arg(image);
+                (program, command)
+            }
+            (None, None) => {
+                return Check::NotChecked { why: format!("no checker for {kind} exists") };
+            }
         };
-        let output = programs::command(program).args(arguments).arg(image).stdin(Stdio::null()).output();
-        let output = match output {
+        let output = match command.stdin(Stdio::null()).output() {
             Ok(output) => output,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Check::NotChecked {
@@ -94,22 +106,22 @@ fn checker(kind: &str) -> Option<(&'static str, &'static [&'static str])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rivals::FileSystem;
 
     #[test]
     fn a_volume_is_clean_until_it_is_damaged() {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         for kind in ["ext4", "f2fs"] {
-            FileSystem::new(kind).format(&image, 64 << 20).unwrap();
-            assert!(matches!(Check::of(kind, &image), Check::Clean { .. }), "{kind}");
+            let file_system = FileSystem::new(kind);
+            file_system.format(&image, 64 << 20).unwrap();
+            assert!(matches!(Check::of(&file_system, &image), Check::Clean { .. }), "{kind}");
             let mut bytes = std::fs::read(&image).unwrap();
             // Metadata of both: bitmaps and tables of ext4's first group, f2fs's NAT.
             bytes[4096..8 << 20].iter_mut().for_each(|byte| *byte ^= 0x5a);
             std::fs::write(&image, bytes).unwrap();
-            assert!(matches!(Check::of(kind, &image), Check::Faults { .. }), "{kind}");
+            assert!(matches!(Check::of(&file_system, &image), Check::Faults { .. }), "{kind}");
         }
-        let none = Check::of("nilfs2", &image);
+        let none = Check::of(&FileSystem::new("nilfs2"), &image);
         assert!(matches!(none, Check::NotChecked { .. }) && !none.is_due("nilfs2"));
     }
 

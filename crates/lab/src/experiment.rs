@@ -6,6 +6,7 @@
 
 mod aging;
 mod latency;
+mod own;
 mod workloads;
 
 use flash::latency::Latencies;
@@ -16,6 +17,7 @@ use guest::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use self::own::OwnRun;
 use crate::{
     plan::Age,
     sample::Sample,
@@ -44,6 +46,8 @@ pub enum Experiment {
     Copy,
     /// 8: durations of writes on a dirty file system, with and without background cleaning (lavinen-2003).
     Latency,
+    /// 10: a user's workload, which only a matrix can name.
+    Own,
 }
 
 /// Unit of a figure.
@@ -155,6 +159,9 @@ pub struct Phase {
     /// Figures of all runs if the part was repeated; `value` is then their median.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs: Option<Sample>,
+    /// Output of the user's program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
 }
 
 /// Costs of a part besides the card's time.
@@ -205,6 +212,7 @@ impl Experiment {
             Experiment::Workloads => 5,
             Experiment::Copy => 7,
             Experiment::Latency => 8,
+            Experiment::Own => 10,
         }
     }
 
@@ -218,6 +226,7 @@ impl Experiment {
             Experiment::Workloads => "workloads",
             Experiment::Copy => "copy",
             Experiment::Latency => "latency",
+            Experiment::Own => "own",
         }
     }
 
@@ -231,6 +240,7 @@ impl Experiment {
             Experiment::Workloads => "Workloads: SQLite's transactions; the rest until it is on the card",
             Experiment::Copy => "Copying and removing, until it is on the card",
             Experiment::Latency => "Latency of durable 4 KiB writes over a dirty file system, mean",
+            Experiment::Own => "A user's workload, until it is on the card",
         }
     }
 
@@ -294,6 +304,7 @@ impl Experiment {
                     ]
                 }
             }
+            Experiment::Own => const { &[part("run", "run", Unit::S)] },
         }
     }
 
@@ -337,6 +348,7 @@ impl Experiment {
             Experiment::Workloads => bench.workloads(&scale),
             Experiment::Copy => bench.copies(&scale),
             Experiment::Latency => bench.latencies(&scale),
+            Experiment::Own => bench.own(),
         }?;
         bench.check_aged()
     }
@@ -351,6 +363,8 @@ pub struct How<'a> {
     pub age: Option<Age>,
     /// Seed of random orders and contents.
     pub seed: u64,
+    /// The user's workload, for the experiment that runs one.
+    pub workload: Option<&'a OwnRun>,
     /// The file system's type and mount options.
     pub mount: (&'a str, &'a str),
     /// Source of the mount.
@@ -445,7 +459,7 @@ impl Bench<'_> {
         let before = self.target.counters();
         let mut totals = Totals::default();
         let (mut started_ns, mut duration_ns, mut returned_ns) = (None, 0, None);
-        let (mut latencies, mut progress_ns) = (None, Vec::new());
+        let (mut latencies, mut progress_ns, mut said) = (None, Vec::new(), None);
         let mut cpu_ns = Some(0);
         for op in ops {
             if *op == Op::Sync && returned_ns.is_none() {
@@ -458,6 +472,9 @@ impl Bench<'_> {
             if let Some(Answer::Times(times)) = &measured.answer {
                 latencies = Some(latency::distribution(times));
                 progress_ns = latency::progress(times);
+            }
+            if let Some(Answer::Output { code, stdout, stderr }) = &measured.answer {
+                said = Some(own::output(*code, stdout, stderr)?);
             }
             cpu_ns = cpu_ns.zip(measured.cpu_ns).map(|(sum, more)| sum + more);
         }
@@ -478,6 +495,7 @@ impl Bench<'_> {
             flash,
             cost: cpu_ns.map(|cpu_ns| Cost { cpu_ns, memory_bytes }),
             runs: None,
+            said,
         });
         Ok(())
     }

@@ -50,7 +50,7 @@ pub fn run(setting: &Setting, image: &Path, arguments: &[&str]) -> Result<Run, F
 ///
 /// # Errors
 /// The mount fails.
-pub fn see_host(target: &mut GuestTarget) -> Result<(), Failure> {
+pub fn see_host(target: &mut dyn Target) -> Result<(), Failure> {
     match target.run(&host_files()) {
         // They are mounted already if the driver of raw flash was loaded from there.
         Err(Failure::Refused { errno: EBUSY, .. }) | Ok(_) => Ok(()),
@@ -60,13 +60,21 @@ pub fn see_host(target: &mut GuestTarget) -> Result<(), Failure> {
 
 const EBUSY: i32 = 16;
 
+/// Returns the operation that runs fio with these arguments.
+///
+/// # Errors
+/// fio is not installed.
+pub fn op(arguments: &[&str]) -> io::Result<Op> {
+    let all: Vec<&str> = ALWAYS.iter().chain(arguments).copied().collect();
+    host_program(PROGRAM, &all)
+}
+
 /// Runs fio on the mounted volume in a guest that has the host's files mounted.
 ///
 /// # Errors
 /// fio is not installed, or the guest fails.
 pub fn on(target: &mut GuestTarget, arguments: &[&str]) -> Result<Run, Failure> {
-    let all: Vec<&str> = ALWAYS.iter().chain(arguments).copied().collect();
-    let mut measured = target.run(&host_program(PROGRAM, &all)?)?;
+    let mut measured = target.run(&op(arguments)?)?;
     match measured.answer.take() {
         Some(Answer::Output { code, stdout, stderr }) => {
             let printed = String::from_utf8_lossy(&[stdout.0, stderr.0].concat()).into_owned();

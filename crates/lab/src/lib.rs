@@ -6,9 +6,12 @@
 
 pub mod bench;
 pub mod check;
+pub mod circumstances;
 pub mod cost;
+pub mod expected;
 pub mod experiment;
 pub mod fio;
+pub mod matrix;
 pub mod patience;
 pub mod plan;
 pub mod preset;

@@ -1,12 +1,13 @@
 //! The plan of a study: cells of experiment, file system and machine.
 
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
 
 use flash::{Profile, ProfileError};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     experiment::{Experiment, Part},
+    matrix::{OwnWorkload, Point},
     preset::Preset,
     record::digest,
     rivals::FileSystem,
@@ -29,12 +30,15 @@ pub struct Cell {
     /// Directory to measure in, for measurements on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
+    /// Position in a matrix.
+    #[serde(default, skip_serializing_if = "Point::is_none")]
+    pub point: Point,
 }
 
 impl Cell {
     /// Creates a cell on a modelled device.
     pub fn new(experiment: Experiment, file_system: FileSystem, preset: Preset) -> Cell {
-        Cell { experiment, file_system, preset, card: None, place: None }
+        Cell { experiment, file_system, preset, card: None, place: None, point: Point::default() }
     }
 
     /// Creates a cell on a modelled card that no preset has.
@@ -55,18 +59,28 @@ impl Cell {
         let place: String =
             card.chain(self.place.clone()).flat_map(String::into_bytes).map(of_place).collect();
         let place = if place.len() > PLACE_MAX { digest_of(&place) } else { place };
-        format!("{}.{}.{}{place}", self.experiment.name(), name.trim_end_matches('_'), self.preset.name())
+        let (name, preset) = (name.trim_end_matches('_'), self.preset.name());
+        let workload = self.point.workload.as_ref().map(|workload| format!("-{}", workload.name));
+        let experiment = format!("{}{}", self.experiment.name(), workload.unwrap_or_default());
+        let id = format!("{experiment}.{name}.{preset}{place}{}", self.point.suffix());
+        if id.len() <= ID_MAX { id } else { format!("{experiment}.{preset}{}", digest_of(&id)) }
     }
 
-    /// Name of the measured file system in tables.
+    /// Name of the measured file system in tables, with its kernel if a matrix has several.
     pub fn subject(&self) -> String {
-        let name = self.file_system.name();
-        self.place.as_ref().map_or(name.clone(), |place| format!("{name} in {place}"))
+        let mut name = self.file_system.name();
+        if let Some(place) = &self.place {
+            name += &format!(" in {place}");
+        }
+        if let Some(kernel) = &self.point.kernel {
+            name += &format!(", Linux {kernel}");
+        }
+        name
     }
 
     /// Returns true if the cell is possible: raw flash supports only file systems made for it, and only the
     /// experiment on durations of writes.
-    fn makes_sense(&self) -> bool {
+    pub(crate) fn makes_sense(&self) -> bool {
         let is_raw = self.preset.is_raw();
         // On NAND, JFFS2 keeps its markers in the spare (OOB) bytes, which the lab's chip does not provide.
         let lacks_spare_bytes = self.preset == Preset::Nand && self.file_system.kind == "jffs2";
@@ -80,14 +94,18 @@ impl Cell {
     }
 
     /// Sort key of its record.
-    pub fn rank(&self) -> (Preset, Option<String>, Experiment, bool, String) {
-        (self.preset, self.card.clone(), self.experiment, !self.file_system.is_ours(), self.subject())
+    pub fn rank(&self) -> (Preset, Option<String>, Experiment, bool, String, Point) {
+        let Cell { preset, card, experiment, point, .. } = self;
+        let is_rival = !self.file_system.is_ours();
+        (*preset, card.clone(), *experiment, is_rival, self.subject(), point.clone())
     }
 }
 
 /// Maximum length of a directory's name in a file name. Longer ones are replaced by a digest, because file
 /// names have at most 255 bytes.
 const PLACE_MAX: usize = 120;
+/// Maximum length of a cell's name, for the same reason.
+const ID_MAX: usize = 200;
 
 /// Returns the replacement for a name that is too long.
 fn digest_of(place: &str) -> String {
@@ -110,7 +128,7 @@ fn of_place(byte: u8) -> String {
 }
 
 /// Aging of a file system before an experiment begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Age {
     /// Number of times that the whole space is written.
     pub times: u32,
@@ -153,19 +171,78 @@ pub struct Plan {
     pub seed: u64,
     /// The guest's programs.
     pub programs: Option<Programs>,
+    /// The programs of guests with the kernels that a matrix names.
+    pub kernels: BTreeMap<String, Programs>,
+    /// The workloads that a matrix names.
+    pub workloads: BTreeMap<String, OwnWorkload>,
+    /// Measurement of the costs of the machine.
+    pub costs: Costs,
     /// Directory for the cards' data while a cell runs.
     pub work: PathBuf,
     /// Number of cells to run in parallel.
     pub jobs: usize,
 }
 
+/// Measurement of processor time and memory, by a second run of each cell in real time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Costs {
+    /// They are measured.
+    Measured,
+    /// They are left out.
+    LeftOut,
+}
+
 impl Plan {
+    /// Returns a plan of cells with the defaults of everything else.
+    pub fn of(cells: Vec<Cell>, scale: Scale, work: PathBuf) -> Plan {
+        Plan {
+            cells,
+            scale,
+            timed_writes: None,
+            cards: Vec::new(),
+            card_bytes: None,
+            age: None,
+            seed: 1,
+            programs: None,
+            kernels: BTreeMap::new(),
+            workloads: BTreeMap::new(),
+            costs: Costs::Measured,
+            work,
+            jobs: 1,
+        }
+    }
+
+    /// Returns the seed of a cell.
+    pub fn seed_of(&self, cell: &Cell) -> u64 {
+        cell.point.seed.unwrap_or(self.seed)
+    }
+
+    /// Returns the aging of a cell's file system.
+    pub fn age_of(&self, cell: &Cell) -> Option<Age> {
+        cell.point.age.or(self.age)
+    }
+
+    /// Returns the programs of a cell's guest.
+    pub fn programs_of(&self, cell: &Cell) -> Option<&Programs> {
+        match &cell.point.kernel {
+            Some(kernel) => self.kernels.get(kernel),
+            None => self.programs.as_ref(),
+        }
+    }
+
+    /// Returns the user's workload of a cell.
+    pub fn workload_of(&self, cell: &Cell) -> Option<&OwnWorkload> {
+        self.workloads.get(&cell.point.workload.as_ref()?.name)
+    }
+
     /// Returns the sizes of a cell. On the flash of 2003 the number of timed writes is the published one.
     pub fn scale_of(&self, cell: &Cell) -> Scale {
+        let of_file = |bytes| Scale::of_file(bytes).with_dirty(self.scale.dirty_percent);
+        let scale = cell.point.size_bytes.map_or(self.scale, of_file);
         match (self.timed_writes, cell.preset) {
-            (Some(writes), _) => self.scale.with_timed_writes(writes),
-            (None, Preset::Nor) => self.scale.with_writes_of_2003(),
-            (None, _) => self.scale,
+            (Some(writes), _) => scale.with_timed_writes(writes),
+            (None, Preset::Nor) => scale.with_writes_of_2003(),
+            (None, _) => scale,
         }
     }
 

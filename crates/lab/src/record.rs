@@ -1,8 +1,10 @@
-//! Records of a study: one JSON file per cell, with all data that is needed to judge or repeat its figures.
+//! Records of a study: one JSON file per cell, with all data that is needed to judge or repeat its figures. The
+//! [`Circumstances`], which differ between runs, are in a second file.
 
 use std::{
     fs,
     io::{self, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -14,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     check::Check,
+    circumstances::Circumstances,
     experiment::Phase,
     plan::{Age, Cell},
     preset::Preset,
@@ -80,7 +83,13 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_failure: Option<String>,
     /// Wall time of the whole cell, in seconds. It is a cost of the study, not a result.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub took_s: f64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
 }
 
 /// Date and command of a measurement.
@@ -117,7 +126,11 @@ pub struct Versions {
     /// The guest's kernel; `None` for an engine in process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_kernel: Option<String>,
+    /// SHA-256 of the configuration of the guest's kernel, if its build has recorded it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_config: Option<String>,
     /// Kernel and architecture of the host.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
 }
 
@@ -131,6 +144,7 @@ impl Versions {
             build: own_build().to_owned(),
             formatter: None,
             guest_kernel: None,
+            kernel_config: None,
             host: format!("Linux {} {}", text(host.release()), text(host.machine())),
         }
     }
@@ -179,6 +193,7 @@ impl Record {
             ("card", self.profile == other.profile),
             ("dirty limit", self.dirty_bytes == other.dirty_bytes),
             ("kernel", self.versions.guest_kernel == other.versions.guest_kernel),
+            ("kernel's configuration", self.versions.kernel_config == other.versions.kernel_config),
         ];
         same.into_iter().filter(|(_, same)| !same).map(|(what, _)| what).collect()
     }
@@ -230,7 +245,7 @@ impl Records {
     /// # Errors
     /// The directory cannot be created or written to.
     pub fn open(dir: &Path) -> io::Result<Records> {
-        let cells = dir.join("cells");
+        let cells = dir.join(CELLS);
         fs::create_dir_all(&cells)?;
         tempfile::tempfile_in(&cells)?;
         Ok(Records { dir: dir.to_owned() })
@@ -248,30 +263,50 @@ impl Records {
 
     /// Returns the path of a cell's record within the directory; each age has a separate one.
     pub fn name(cell: &Cell, age: Option<Age>) -> String {
-        let age = age.map(|age| format!(".aged-{}-{}", age.times, age.full_percent)).unwrap_or_default();
-        format!("cells/{}{age}.json", cell.id())
+        format!("{CELLS}/{}.json", Records::stem(cell, age))
     }
 
-    fn path(&self, cell: &Cell, age: Option<Age>) -> PathBuf {
-        self.dir.join(Records::name(cell, age))
+    /// Returns the name of a cell's files without their ending.
+    fn stem(cell: &Cell, age: Option<Age>) -> String {
+        // The name of a matrix's cell contains its age already.
+        let age = age.filter(|_| cell.point.age.is_none());
+        let age = age.map(|age| format!(".aged-{}-{}", age.times, age.full_percent)).unwrap_or_default();
+        format!("{}{age}", cell.id())
     }
 
     /// Returns the record of a cell at an age, if it exists and is readable.
     pub fn get(&self, cell: &Cell, age: Option<Age>) -> Option<Record> {
-        serde_json::from_slice(&fs::read(self.path(cell, age)).ok()?).ok()
+        self.read(&self.dir.join(Records::name(cell, age))).ok()?.ok()
     }
 
-    /// Writes a record atomically.
+    /// Writes a record atomically, and before it the circumstances.
     ///
     /// # Errors
     /// It cannot be written.
     pub fn put(&self, record: &Record) -> io::Result<()> {
-        let path = self.path(&record.cell, record.age);
-        let mut file = tempfile::NamedTempFile::new_in(self.dir.join("cells"))?;
-        serde_json::to_writer_pretty(&mut file, record)?;
-        file.write_all(b"\n")?;
-        file.persist(&path)?;
-        Ok(())
+        let mut bare = record.clone();
+        let circumstances = Circumstances::take_from(&mut bare);
+        let name = format!("{}.json", Records::stem(&record.cell, record.age));
+        fs::create_dir_all(self.dir.join(RUNS))?;
+        write_json(&self.dir.join(RUNS), &name, &circumstances)?;
+        write_json(&self.dir.join(CELLS), &name, &bare)
+    }
+
+    /// Reads a record and its circumstances. A record of an older program contains its circumstances.
+    fn read(&self, path: &Path) -> io::Result<serde_json::Result<Record>> {
+        let record: serde_json::Result<Record> = serde_json::from_slice(&fs::read(path)?);
+        let mut record = match record {
+            Ok(record) => record,
+            Err(error) => return Ok(Err(error)),
+        };
+        let beside = self.dir.join(RUNS).join(path.file_name().unwrap_or_default());
+        match fs::read(beside).map(|text| serde_json::from_slice::<Circumstances>(&text)) {
+            Ok(Ok(circumstances)) => circumstances.put_into(&mut record),
+            Ok(Err(error)) => return Ok(Err(error)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Ok(record))
     }
 
     /// Returns all records, ordered by preset, experiment and file system. Files in another format, such as
@@ -281,10 +316,10 @@ impl Records {
     /// The directory or a file in it cannot be read.
     pub fn all(&self, passed_over: &mut dyn FnMut(&Path, &serde_json::Error)) -> io::Result<Vec<Record>> {
         let mut records: Vec<Record> = Vec::new();
-        for entry in fs::read_dir(self.dir.join("cells"))? {
+        for entry in fs::read_dir(self.dir.join(CELLS))? {
             let path = entry?.path();
             if path.extension().is_some_and(|end| end == "json") {
-                match serde_json::from_slice(&fs::read(&path)?) {
+                match self.read(&path)? {
                     Ok(record) => records.push(record),
                     Err(error) => passed_over(&path, &error),
                 }
@@ -293,6 +328,22 @@ impl Records {
         records.sort_by_key(|record| record.cell.rank());
         Ok(records)
     }
+}
+
+/// Directories of the records and of their circumstances.
+const CELLS: &str = "cells";
+const RUNS: &str = "runs";
+
+/// Writes a value atomically: under a temporary name, which is then replaced.
+fn write_json(dir: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
+    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    serde_json::to_writer_pretty(&mut file, value)?;
+    file.write_all(b"\n")?;
+    // Other users of a cluster read the records; temporary files are private.
+    let mode = fs::Permissions::from_mode(0o644);
+    file.as_file().set_permissions(mode)?;
+    file.persist(dir.join(name))?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -325,6 +376,7 @@ pub(crate) mod tests {
             flash: FlashWork::default(),
             cost: None,
             runs: None,
+            said: None,
         };
         Record {
             form: FORM,
@@ -363,6 +415,9 @@ pub(crate) mod tests {
         assert_eq!(all, [first.clone(), second.clone()]);
         assert_eq!(passed_over, [dir.path().join("cells/old.json")]);
         assert_eq!(records.get(&second.cell, None), Some(second.clone()));
+        assert!(
+            fs::read_to_string(dir.path().join("runs/mount.ext4.desktop.json")).unwrap().contains("took_s")
+        );
         assert!(second.is_complete() && !first.is_complete());
     }
 

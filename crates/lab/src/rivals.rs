@@ -4,7 +4,7 @@ use std::{
     fs::{File, OpenOptions},
     io,
     path::Path,
-    process::Stdio,
+    process::{Output, Stdio},
 };
 
 use serde::{Deserialize, Serialize};
@@ -32,12 +32,40 @@ pub struct FileSystem {
     pub mkfs: Vec<String>,
     /// Mount options.
     pub mount: String,
+    /// The user's programs for a file system that the lab does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<Box<OwnPrograms>>,
+}
+
+/// Programs of a file system that the user names. `{image}` stands for the file with the volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnPrograms {
+    /// Name in tables and files.
+    pub name: String,
+    /// Command that formats the file, split at white space.
+    pub make: Vec<String>,
+    /// Command that checks the file without changing it and exits with 0 if it is clean.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub check: Vec<String>,
+}
+
+/// Placeholder of the file with the volume in the user's commands.
+const IMAGE: &str = "{image}";
+
+impl OwnPrograms {
+    /// Returns a command of the user for this image.
+    pub fn command(words: &[String], image: &Path) -> std::process::Command {
+        let word = |word: &String| word.replace(IMAGE, &image.to_string_lossy());
+        let mut command = programs::command(&words.first().map(word).unwrap_or_default());
+        command.args(words.iter().skip(1).map(word));
+        command
+    }
 }
 
 impl FileSystem {
     /// Creates a file system with default options.
     pub fn new(kind: &str) -> FileSystem {
-        FileSystem { kind: kind.to_owned(), mkfs: Vec::new(), mount: String::new() }
+        FileSystem { kind: kind.to_owned(), mkfs: Vec::new(), mount: String::new(), own: None }
     }
 
     /// Sets the mount options.
@@ -57,7 +85,7 @@ impl FileSystem {
         let mut parts = text.splitn(3, ':');
         let mut next = || parts.next().unwrap_or_default().trim().to_owned();
         let (kind, mount, mkfs) = (next(), next(), next());
-        FileSystem { kind, mount, mkfs: mkfs.split_whitespace().map(str::to_owned).collect() }
+        FileSystem { kind, mount, mkfs: mkfs.split_whitespace().map(str::to_owned).collect(), own: None }
     }
 
     /// Name in tables: the type, and in brackets all non-default options.
@@ -69,9 +97,10 @@ impl FileSystem {
             .chain([self.mount.as_str()])
             .filter(|o| !o.is_empty())
             .collect();
+        let kind = self.own.as_ref().map_or(&self.kind, |own| &own.name);
         match options.is_empty() {
-            true => self.kind.clone(),
-            false => format!("{} ({})", self.kind, options.join(" ")),
+            true => kind.clone(),
+            false => format!("{kind} ({})", options.join(" ")),
         }
     }
 
@@ -105,6 +134,13 @@ impl FileSystem {
     /// [`io::ErrorKind::Unsupported`] for an unknown type; [`io::ErrorKind::NotFound`] if its program is not
     /// installed; the message of the program if it fails.
     pub fn format(&self, image: &Path, size_bytes: u64) -> io::Result<()> {
+        if let Some(own) = &self.own {
+            File::create(image)?.set_len(size_bytes)?;
+            let program = own.make.first().cloned().unwrap_or_default();
+            let mut command = OwnPrograms::command(&own.make, image);
+            command.args(&self.mkfs);
+            return made(&program, command.stdin(Stdio::null()).output());
+        }
         let (program, arguments) = self.program()?;
         let made_at = MADE_AT.to_string();
         let stamp: &[&str] = if self.kind == "f2fs" { &["-T", &made_at] } else { &[] };
@@ -118,22 +154,16 @@ impl FileSystem {
             .env("E2FSPROGS_FAKE_TIME", &made_at)
             .env("SOURCE_DATE_EPOCH", &made_at)
             .stdin(Stdio::null())
-            .output()
-            .map_err(|error| {
-                let what = format!("cannot start {program} (scripts/setup installs it): {error}");
-                io::Error::new(error.kind(), what)
-            })?;
-        if !output.status.success() {
-            let said = [output.stdout, output.stderr].concat();
-            let said = String::from_utf8_lossy(&said);
-            return Err(io::Error::other(format!("{program}: {}\n{said}", output.status)));
-        }
-        Ok(())
+            .output();
+        made(program, output)
     }
 
     /// Digest of the mkfs program; `None` if it is not installed.
     pub fn formatter_digest(&self) -> Option<String> {
-        let (program, _) = self.program().ok()?;
+        let program = match &self.own {
+            Some(own) => own.make.first()?,
+            None => self.program().ok()?.0,
+        };
         digest(File::open(programs::find(program)?).ok()?).ok()
     }
 
@@ -154,6 +184,20 @@ impl FileSystem {
     }
 }
 
+/// Checks that a program has made a volume.
+fn made(program: &str, output: io::Result<Output>) -> io::Result<()> {
+    let output = output.map_err(|error| {
+        let what = format!("cannot start {program} (scripts/setup installs the lab's): {error}");
+        io::Error::new(error.kind(), what)
+    })?;
+    if !output.status.success() {
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        return Err(io::Error::other(format!("{program}: {}\n{said}", output.status)));
+    }
+    Ok(())
+}
+
 /// Seed of ext4's directory hashes, which determine the placement of directories.
 const HASH_SEED: &str = "hash_seed=0f1a5b00-0000-4000-8000-000000000001";
 const XFS_UUID: &str = "uuid=0f1a5b00-0000-4000-8000-000000000001";
@@ -161,6 +205,7 @@ const XFS_UUID: &str = "uuid=0f1a5b00-0000-4000-8000-000000000001";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::Check;
 
     #[test]
     fn names_show_settings_other_than_the_default() {
@@ -169,6 +214,30 @@ mod tests {
         assert_eq!(f2fs.name(), "f2fs (-s 2 mode=lfs)");
         assert_eq!(FileSystem::parse("f2fs:mode=lfs:-s 2"), f2fs);
         assert_eq!(FileSystem::parse("ext4"), FileSystem::new("ext4"));
+    }
+
+    #[test]
+    fn a_users_file_system_is_made_and_checked_by_the_users_programs() {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+        let own = |check: &str| FileSystem {
+            own: Some(Box::new(OwnPrograms {
+                name: "mine".into(),
+                make: words("mke2fs -q -F -t ext2 {image}"),
+                check: words(check),
+            })),
+            ..FileSystem::new("ext2")
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        let clean = own("e2fsck -fn {image}");
+        clean.format(&image, 8 << 20).unwrap();
+        assert_eq!((clean.name().as_str(), clean.formatter_digest().is_some()), ("mine", true));
+        assert_eq!(Check::of(&clean, &image), Check::Clean { program: "e2fsck".into() });
+        assert!(Check::of(&own("false {image}"), &image).has_faults());
+        assert!(matches!(Check::of(&own(""), &image), Check::NotChecked { .. }));
+        let mut broken = own("");
+        broken.mkfs = vec!["nonsense".into()];
+        assert!(broken.format(&image, 8 << 20).unwrap_err().to_string().contains("mke2fs"));
     }
 
     #[test]

@@ -19,8 +19,8 @@ use flash::Pace;
 
 use crate::{
     check::Check,
-    experiment::{Experiment, How},
-    plan::{Cell, Plan},
+    experiment::{Experiment, How, OwnRun},
+    plan::{Cell, Costs, Plan},
     record::{DEVICE_CLOCK, FORM, INDICATIVE_CLOCK, Made, Record, Records, Versions, digest},
     stop::Stop,
     systems::{OURS, Setting, suited},
@@ -59,8 +59,7 @@ pub fn run(plan: &Plan, records: &Records, stop: &Stop, tell: &mut dyn FnMut(Eve
     let mut outcome = Outcome::default();
     let mut todo = Vec::new();
     for cell in &plan.cells {
-        let planned = planned(plan, cell, &setting(plan, cell, stop)?);
-        if records.get(cell, plan.age).is_some_and(|record| record.is_done(&planned)) {
+        if is_done(plan, cell, records, stop)? {
             outcome.kept += 1;
             tell(Event::Kept(cell.clone()));
         } else {
@@ -114,38 +113,88 @@ pub fn run(plan: &Plan, records: &Records, stop: &Stop, tell: &mut dyn FnMut(Eve
     Ok(outcome)
 }
 
+/// Returns true if a cell has a finished record of this plan and this program.
+///
+/// # Errors
+/// The card's profile is invalid.
+pub fn is_done(plan: &Plan, cell: &Cell, records: &Records, stop: &Stop) -> io::Result<bool> {
+    let setting = setting(plan, cell, stop)?;
+    let planned = planned(plan, cell, &setting);
+    let lacks_costs = |record: &Record| {
+        wants_costs(plan, cell, &setting) && record.phases.iter().all(|phase| phase.cost.is_none())
+    };
+    let record = records.get(cell, plan.age_of(cell));
+    Ok(record.is_some_and(|record| record.is_done(&planned) && !lacks_costs(&record)))
+}
+
+/// Outcome of an attempt to run a cell.
+#[derive(Debug)]
+pub enum Attempt {
+    /// The cell has ended; its record states a failure if it ended early.
+    Ended(Box<Record>),
+    /// The cell failed for a reason that lies with this machine at this time, such as a full disk. Another
+    /// attempt may succeed.
+    Transient(Box<Record>),
+    /// A stop was requested.
+    Stopped,
+}
+
 /// Runs one cell; returns `None` if it was stopped.
 ///
 /// # Errors
 /// The card's profile is invalid.
 pub fn run_cell(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Option<Record>> {
+    Ok(match attempt(plan, cell, stop)? {
+        Attempt::Ended(record) | Attempt::Transient(record) => Some(*record),
+        Attempt::Stopped => None,
+    })
+}
+
+/// Runs one cell, and tells failures of the cell from those of this machine.
+///
+/// # Errors
+/// The card's profile is invalid.
+pub fn attempt(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Attempt> {
     let started = Instant::now();
     let setting = setting(plan, cell, stop)?;
     let mut record = planned(plan, cell, &setting);
+    let mut ended: fn(Box<Record>) -> Attempt = Attempt::Ended;
     match measure(plan, &setting, &mut record) {
         Ok(()) => {}
-        Err(Failure::Stopped) => return Ok(None),
-        Err(failure) => record.failure = Some(failure.to_string()),
+        Err(Failure::Stopped) => return Ok(Attempt::Stopped),
+        Err(failure) => {
+            if failure.is_transient() {
+                ended = Attempt::Transient;
+            }
+            record.failure.get_or_insert(failure.to_string());
+        }
     }
-    // No costs for single writes, which are timed only on the card's clock; none for aged file systems,
-    // because costs are those of new ones; none in QEMU, which needs processor time for its guest.
-    let has_costs = cell.experiment != Experiment::Latency && plan.age.is_none() && !setting.is_indicative();
-    if record.failure.is_none() && has_costs {
+    if record.failure.is_none() && wants_costs(plan, cell, &setting) {
         match costs(plan, &setting, &mut record) {
             Ok(()) => {}
-            Err(Failure::Stopped) => return Ok(None),
+            Err(Failure::Stopped) => return Ok(Attempt::Stopped),
             Err(failure) => record.cost_failure = Some(failure.to_string()),
         }
     }
     record.took_s = started.elapsed().as_secs_f64();
-    Ok(Some(record))
+    Ok(ended(Box::new(record)))
+}
+
+/// Returns true if the costs of a cell are measured. None for single writes, which are timed only on the card's
+/// clock; none for aged file systems, because costs are those of new ones; none in QEMU, which needs processor
+/// time for its guest.
+fn wants_costs(plan: &Plan, cell: &Cell, setting: &Setting) -> bool {
+    plan.costs == Costs::Measured
+        && cell.experiment != Experiment::Latency
+        && plan.age_of(cell).is_none()
+        && !setting.is_indicative()
 }
 
 /// Returns the configuration of a cell's target.
 fn setting(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Setting> {
     let mut profile = plan.profile_of(cell).map_err(io::Error::other)?;
     let scale = plan.scale_of(cell);
-    let cut_bytes = match (cell.experiment, plan.age) {
+    let cut_bytes = match (cell.experiment, plan.age_of(cell)) {
         _ if cell.preset.is_raw() => None,
         (Experiment::Latency, _) => Some(scale.timed_card_bytes),
         (_, Some(_)) => Some(scale.aged_card_bytes()),
@@ -160,11 +209,11 @@ fn setting(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Setting> {
         preset: cell.preset,
         profile,
         scale,
-        programs: plan.programs.clone(),
+        programs: plan.programs_of(cell).cloned(),
         pace: Pace::Virtual,
         traced: false,
-        cleaned: cell.experiment == Experiment::Latency || plan.age.is_some(),
-        seed: plan.seed,
+        cleaned: cell.experiment == Experiment::Latency || plan.age_of(cell).is_some(),
+        seed: plan.seed_of(cell),
         stop: stop.clone(),
     })
 }
@@ -173,14 +222,15 @@ fn setting(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Setting> {
 fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
     let (chosen, profile) = (&setting.file_system, &setting.profile);
     let is_ours = chosen.kind == OURS;
-    let kernel = || plan.programs.as_ref().and_then(|programs| release(&programs.kernel));
+    let programs = plan.programs_of(cell).filter(|_| !is_ours);
+    let note = programs.and_then(|programs| note(&programs.kernel));
     Record {
         form: FORM,
         cell: cell.clone(),
         suited: (*chosen != cell.file_system).then(|| format!("{} {}", chosen.mkfs.join(" "), chosen.mount)),
-        seed: plan.seed,
+        seed: plan.seed_of(cell),
         scale: setting.scale,
-        age: plan.age,
+        age: plan.age_of(cell),
         full_percent: cell.experiment.full_percent(&chosen.kind),
         clock: if setting.is_indicative() { INDICATIVE_CLOCK } else { DEVICE_CLOCK }.into(),
         dirty_bytes: (!is_ours).then(|| cell.preset.dirty_bytes(&setting.scale)),
@@ -188,7 +238,8 @@ fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
         card: Some(profile.clone()),
         made: Some(Made::now()),
         versions: Versions {
-            guest_kernel: if is_ours { None } else { kernel() },
+            guest_kernel: note.as_ref().and_then(release),
+            kernel_config: note.and_then(|note| Some(note["config_sha256"].as_str()?.to_owned())),
             formatter: cell.file_system.formatter_digest(),
             ..Versions::here()
         },
@@ -201,16 +252,30 @@ fn planned(plan: &Plan, cell: &Cell, setting: &Setting) -> Record {
     }
 }
 
+/// Measures a cell. The name of the temporary directory, which differs between runs, is not in the record.
 fn measure(plan: &Plan, setting: &Setting, record: &mut Record) -> Result<(), Failure> {
     let work = tempfile::tempdir_in(&plan.work)?;
-    let image = work.path().join("card");
-    let mut target = setting.start(&image)?;
-    let experiment = record.cell.experiment;
-    let done = experiment.run(&mut *target, &how(plan, setting), &mut |phase| record.phases.push(phase));
+    let plain = |text: &str| text.replace(&*work.path().to_string_lossy(), "WORK");
+    let done = measure_on(plan, setting, &work.path().join("card"), record);
+    if let Check::Faults { said, .. } = &mut record.check {
+        *said = plain(said);
+    }
+    if let Err(failure) = &done {
+        record.failure = Some(plain(&failure.to_string()));
+    }
+    done
+}
+
+fn measure_on(plan: &Plan, setting: &Setting, image: &Path, record: &mut Record) -> Result<(), Failure> {
+    let mut target = setting.start(image)?;
+    let cell = record.cell.clone();
+    let workload = placed(plan, &cell, image)?;
+    let how = How { workload: workload.as_ref(), ..how(plan, &cell, setting) };
+    let done = cell.experiment.run(&mut *target, &how, &mut |phase| record.phases.push(phase));
     record.wear = target.wear();
     drop(target);
     done?;
-    record.check = Check::of(&setting.file_system.kind, &image);
+    record.check = Check::of(&setting.file_system, image);
     Ok(())
 }
 
@@ -218,31 +283,50 @@ fn measure(plan: &Plan, setting: &Setting, record: &mut Record) -> Result<(), Fa
 fn costs(plan: &Plan, setting: &Setting, record: &mut Record) -> Result<(), Failure> {
     let work = tempfile::tempdir_in(&plan.work)?;
     let setting = Setting { pace: Pace::RealTime, ..setting.clone() };
-    let mut target = setting.start(&work.path().join("card"))?;
+    let image = work.path().join("card");
+    let mut target = setting.start(&image)?;
     let Record { cell, phases, .. } = record;
-    cell.experiment.run(&mut *target, &how(plan, &setting), &mut |again| {
+    let workload = placed(plan, cell, &image)?;
+    let how = How { workload: workload.as_ref(), ..how(plan, cell, &setting) };
+    cell.experiment.run(&mut *target, &how, &mut |again| {
         if let Some(phase) = phases.iter_mut().find(|phase| phase.part == again.part) {
             phase.cost = again.cost;
         }
     })
 }
 
-fn how<'a>(plan: &Plan, setting: &'a Setting) -> How<'a> {
+/// Returns the user's workload of a cell, with its files beside the card.
+fn placed(plan: &Plan, cell: &Cell, image: &Path) -> io::Result<Option<OwnRun>> {
+    plan.workload_of(cell).map(|workload| workload.place(&image.with_extension("steps"))).transpose()
+}
+
+fn how<'a>(plan: &Plan, cell: &Cell, setting: &'a Setting) -> How<'a> {
     How {
         scale: setting.scale,
-        age: plan.age,
-        seed: plan.seed,
+        age: plan.age_of(cell),
+        seed: plan.seed_of(cell),
+        workload: None,
         mount: (&setting.file_system.kind, &setting.file_system.mount),
         source: setting.file_system.source(),
         page_bytes: setting.profile.flash.page_bytes,
     }
 }
 
-/// Returns the release of the lab's kernel from the note that its build has written beside it.
-fn release(kernel: &Path) -> Option<String> {
-    let note: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(kernel.with_extension("json")).ok()?).ok()?;
+/// Returns the note that the build of the lab's kernel has written beside it.
+fn note(kernel: &Path) -> Option<serde_json::Value> {
+    serde_json::from_slice(&std::fs::read(kernel.with_extension("json")).ok()?).ok()
+}
+
+/// Returns the release of the kernel in its note.
+fn release(note: &serde_json::Value) -> Option<String> {
     Some(format!("Linux {} ({})", note["release"].as_str()?, note["source"].as_str()?))
+}
+
+/// Returns the name of a kernel in a matrix: its version, and the first digits of its configuration's digest.
+pub fn kernel_name(kernel: &Path) -> Option<String> {
+    let note = note(kernel)?;
+    let (release, config) = (note["release"].as_str()?, note["config_sha256"].as_str()?);
+    Some(format!("{release}-{}", config.get(..8)?))
 }
 
 #[cfg(test)]
@@ -258,18 +342,8 @@ mod tests {
 
     fn plan(dir: &Path) -> Plan {
         let ours = [FileSystem::new(OURS)];
-        Plan {
-            cells: Plan::cells_without_guest(&Experiment::ALL, &ours, &[Preset::Desktop], &[]),
-            scale: Scale::of_file(4 << 20),
-            timed_writes: None,
-            cards: Vec::new(),
-            card_bytes: None,
-            age: None,
-            seed: 1,
-            programs: None,
-            work: dir.to_owned(),
-            jobs: 2,
-        }
+        let cells = Plan::cells_without_guest(&Experiment::ALL, &ours, &[Preset::Desktop], &[]);
+        Plan { jobs: 2, ..Plan::of(cells, Scale::of_file(4 << 20), dir.to_owned()) }
     }
 
     fn all(records: &Records) -> Vec<Record> {

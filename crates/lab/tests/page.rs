@@ -85,23 +85,9 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let ours = [FileSystem::new(OURS), FileSystem::parse("flashkit:mode=adaptive")];
-    let plan = Plan {
-        cells: Plan::cells_without_guest(
-            &[Experiment::WriteFsync, Experiment::Copy],
-            &ours,
-            &[Preset::Desktop],
-            &[],
-        ),
-        scale: Scale::of_file(2 << 20),
-        timed_writes: None,
-        cards: Vec::new(),
-        card_bytes: Some(1 << 30),
-        age: None,
-        seed: 1,
-        programs: None,
-        work: dir.to_owned(),
-        jobs: 1,
-    };
+    let experiments = [Experiment::WriteFsync, Experiment::Copy];
+    let cells = Plan::cells_without_guest(&experiments, &ours, &[Preset::Desktop], &[]);
+    let plan = Plan { card_bytes: Some(1 << 30), ..Plan::of(cells, Scale::of_file(2 << 20), dir.to_owned()) };
     let mut records: Vec<_> =
         plan.cells.iter().map(|cell| run_cell(&plan, cell, &Stop::default()).unwrap().unwrap()).collect();
     // The card has more spare blocks than these few writes use up, so no block was erased yet.

@@ -64,17 +64,11 @@ fn a_stock_kernel_in_qemu_is_indicative() -> Result<()> {
     let mut lines = built.lines().map(PathBuf::from);
     let (Some(kernel), Some(agent)) = (lines.next(), lines.next()) else { bail!("it printed {built}") };
     let work = tempfile::tempdir()?;
+    let ext4 = [FileSystem::new("ext4")];
+    let programs = Programs { machine: Machine::Stock, kernel, agent, flashkit: None };
     let plan = Plan {
-        cells: Plan::cells(&[Experiment::Mount], &[FileSystem::new("ext4")], &[Preset::Desktop], &[]),
-        scale: Scale::of_file(4 * MIB),
-        timed_writes: None,
-        cards: Vec::new(),
         card_bytes: Some(1 << 30),
-        age: None,
-        seed: 2012,
-        programs: Some(Programs { machine: Machine::Stock, kernel, agent, flashkit: None }),
-        work: work.path().to_owned(),
-        jobs: 1,
+        ..plan(programs, work.path(), &[Experiment::Mount], &ext4, Preset::Desktop)
     };
     let record = run_cell(&plan, &plan.cells[0], &Stop::default())?.context("the study was not stopped")?;
     assert!(record.is_complete() && record.is_indicative(), "{record:#?}");
@@ -250,18 +244,9 @@ fn plan(
     file_systems: &[FileSystem],
     preset: Preset,
 ) -> Plan {
-    Plan {
-        cells: Plan::cells(experiments, file_systems, &[preset], &[]),
-        scale: Scale::of_file(4 * MIB),
-        timed_writes: None,
-        cards: Vec::new(),
-        card_bytes: None,
-        age: None,
-        seed: 2012,
-        programs: Some(programs),
-        work: work.to_owned(),
-        jobs: 1,
-    }
+    let cells = Plan::cells(experiments, file_systems, &[preset], &[]);
+    let scale = Scale::of_file(4 * MIB);
+    Plan { seed: 2012, programs: Some(programs), ..Plan::of(cells, scale, work.to_owned()) }
 }
 
 /// Runs the first cell of a plan twice, checks that the records are equal, and returns one.
@@ -438,7 +423,7 @@ fn the_guest_leaves_a_clean_volume() -> Result<()> {
     assert!(written.totals.busy_ns > 0 && written.totals.busy_ns <= written.duration_ns());
     uml.run(&Op::Unmount { dir: "/mnt".into() })?;
     drop(uml);
-    let said = Check::of("ext4", &image);
+    let said = Check::of(&FileSystem::new("ext4"), &image);
     assert!(matches!(said, Check::Clean { .. }), "{said:?}");
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::{notice::notice, progress, render};
   flashkit bench /mnt/card
   flashkit bench /mnt/card --size 1G --runs 10 -o before
   flashkit bench /tank/data -e write_fsync --json
-  flashkit report before after
+  flashkit report before --compare after
 
 Experiments, by name or number:
   1 buffered_write   2 write_fsync   4 buffered_read   7 copy

@@ -1,9 +1,13 @@
 //! `report`: the results of a study as text, CSV, JSON or a page, or a comparison of two.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use lab::{
+    circumstances::Circumstances,
     record::{Record, Records},
     report,
 };
@@ -14,29 +18,31 @@ use crate::{notice::notice, render};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   flashkit report study
+  flashkit report node1 node2 node3 --html page.html
   flashkit report study --csv > figures.csv
-  flashkit report study --html page.html
-  flashkit report before after")]
+  flashkit report before --compare after")]
 pub struct Args {
-    /// Directory of a study.
-    study: PathBuf,
-    /// Another study to compare: prints the changes from the first to this one.
-    other: Option<PathBuf>,
+    /// Directories of studies, whose records are gathered.
+    #[arg(required = true, value_name = "STUDY")]
+    studies: Vec<PathBuf>,
+    /// Another study to compare: prints the changes from the others to this one.
+    #[arg(long, value_name = "STUDY")]
+    compare: Option<PathBuf>,
     /// Print all figures as comma-separated values.
-    #[arg(long, conflicts_with_all = ["json", "other"])]
+    #[arg(long, conflicts_with_all = ["json", "compare"])]
     csv: bool,
     /// Write a self-contained page with tables and charts.
-    #[arg(long, value_name = "FILE", conflicts_with = "other")]
+    #[arg(long, value_name = "FILE", conflicts_with = "compare")]
     html: Option<PathBuf>,
     /// Print all records as JSON.
-    #[arg(long, conflicts_with = "other")]
+    #[arg(long, conflicts_with = "compare")]
     json: bool,
 }
 
 /// Prints the report.
 pub fn run(args: &Args) -> Result<()> {
-    let records = read(&args.study)?;
-    if let Some(other) = &args.other {
+    let (records, places) = gathered(&args.studies)?;
+    if let Some(other) = &args.compare {
         let changes = report::compare(&records, &read(other)?);
         return render::text(|out| match changes.is_empty() {
             true => writeln!(out, "no change"),
@@ -44,7 +50,7 @@ pub fn run(args: &Args) -> Result<()> {
         });
     }
     if let Some(file) = &args.html {
-        return write_page(&records, &args.study, file);
+        return write_gathered(&records, &places, file);
     }
     if args.csv {
         return render::text(|out| write!(out, "{}", report::csv(&records)));
@@ -52,6 +58,51 @@ pub fn run(args: &Args) -> Result<()> {
     render::print(&records, args.json, |records, out| {
         write!(out, "{}", report::text(&report::sheets(records)))
     })
+}
+
+/// Studies by the names of their records.
+type Places<'a> = BTreeMap<String, (usize, &'a PathBuf)>;
+
+/// Reads the records of all studies. A cell that several studies have must be the same in all of them.
+fn gathered(studies: &[PathBuf]) -> Result<(Vec<Record>, Places<'_>)> {
+    let mut all: Vec<Record> = Vec::new();
+    let mut places = Places::new();
+    for study in studies {
+        for record in read(study)? {
+            let name = Records::name(&record.cell, record.age);
+            match places.get(&name) {
+                None => {
+                    places.insert(name, (all.len(), study));
+                    all.push(record);
+                }
+                Some((at, _)) if bare(&all[*at]) == bare(&record) => {}
+                Some((_, other)) => bail!(
+                    "{name}: differs between {} and {}; `report {0} --compare {1}` prints the changes",
+                    other.display(),
+                    study.display()
+                ),
+            }
+        }
+    }
+    all.sort_by_key(|record| record.cell.rank());
+    Ok((all, places))
+}
+
+/// Writes the page of records of several studies.
+fn write_gathered(records: &[Record], places: &Places<'_>, file: &Path) -> Result<()> {
+    let bases: BTreeMap<&String, String> =
+        places.iter().map(|(name, (_, study))| Ok((name, base(study, file)?))).collect::<Result<_>>()?;
+    let address = |name: &str| format!("{}{name}", bases.get(&name.to_owned()).map_or("", String::as_str));
+    let page =
+        report::html_at(records, &address).map_err(|error| anyhow!("cannot make the page: {error}"))?;
+    std::fs::write(file, page).with_context(|| file.display().to_string())
+}
+
+/// Returns a record without its circumstances.
+fn bare(record: &Record) -> Record {
+    let mut bare = record.clone();
+    Circumstances::take_from(&mut bare);
+    bare
 }
 
 /// Writes the page of these records of a study's directory.

@@ -1,5 +1,7 @@
 //! `study`: the experiments on every file system, on one modelled card.
 
+mod single;
+
 use std::{
     collections::BTreeMap,
     io::IsTerminal,
@@ -14,7 +16,8 @@ use flash::Profile;
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use lab::{
     experiment::Experiment,
-    plan::{self, Cell, Plan},
+    matrix::Matrix,
+    plan::{self, Cell, Costs, Plan},
     preset::Preset,
     record::{Record, Records},
     report,
@@ -36,6 +39,7 @@ use crate::{failure, notice::notice, render, size, suggested::Suggested};
   flashkit study -e write_fsync --fs flashkit --fs f2fs:mode=lfs --fs f2fs::'-s 2'
   flashkit study --card survey-class10 --card my-card.toml
   flashkit study --cell mount.nilfs2.desktop
+  flashkit study --matrix matrix.toml --list | parallel flashkit study --matrix matrix.toml --cell
   flashkit study --fio job.fio --fs ext4 --fs f2fs:mode=lfs
 
 Experiments, by name or number:
@@ -61,7 +65,12 @@ pub struct Args {
     /// more. Without --preset only these cards are used.
     #[arg(long = "card", value_name = "PROFILE|FILE")]
     cards: Vec<String>,
-    /// Run only the cell of this name, as --list prints it.
+    /// Run the cells of this matrix of cards, file systems, experiments, sizes, ages, kernels and seeds; the
+    /// format is in docs/SCALE.md.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["experiments", "file_systems", "presets", "cards", "full", "size", "fsync_size", "writes", "dirty", "card_size", "age", "seed"])]
+    matrix: Option<PathBuf>,
+    /// Run only the cell of this name, as --list prints it, and write only its files. The exit code is 0 once its
+    /// record exists, and 75 if another attempt may succeed.
     #[arg(long, value_name = "CELL")]
     cell: Option<String>,
     #[command(flatten)]
@@ -95,8 +104,11 @@ pub struct Args {
     /// Only list the cells.
     #[arg(long)]
     list: bool,
+    /// List the cells as JSON, with command, inputs, and expected memory and time.
+    #[arg(long, requires = "list")]
+    json: bool,
     /// Run this fio job file in the guest instead, on a new volume of each of the kernel's file systems.
-    #[arg(long, value_name = "JOB", conflicts_with_all = ["experiments", "cell", "list", "full"])]
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["experiments", "cell", "list", "full", "matrix"])]
     fio: Option<PathBuf>,
 }
 
@@ -107,39 +119,38 @@ fn presets() -> impl TypedValueParser<Value = Preset> {
 
 /// Runs the study.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let programs = programs(&args.guest);
+    let programs = Programs::find(&args.guest);
     if let Some(job) = &args.fio {
         return fio(args, programs, job);
     }
-    let plan = args.plan(programs)?;
+    let matrix = args.matrix.as_ref().map(|file| Matrix::read(file)).transpose()?;
+    let plan = match &matrix {
+        Some(matrix) => args.plan_of(matrix, programs.clone())?,
+        None => args.plan(programs.clone())?,
+    };
     if args.list {
-        render::text(|out| plan.cells.iter().try_for_each(|cell| writeln!(out, "{}", cell.id())))?;
+        let format = if args.json { render::Format::Json } else { render::Format::Text };
+        single::list(&plan, matrix.as_ref(), format)?;
         return Ok(ExitCode::SUCCESS);
     }
-    // A study of our own file system alone needs no further programs.
-    let has_rivals = args.file_systems().iter().any(|file_system| file_system.kind != OURS);
-    if has_rivals && plan.programs.is_none() {
-        notice!(
-            "{}: contains no kernel for the lab's guest, so only our own file system is measured; {GET_KERNEL}",
-            args.guest.display()
-        );
+    if let (Some(_), [cell]) = (&args.cell, &plan.cells[..]) {
+        return single::run(&plan, cell, &args.output);
     }
-    if has_rivals && plan.programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock) {
-        notice!(
-            "{}: contains no kernel with time travel, so the kernel's file systems run in QEMU in real time. \
-             Their figures are indicative, and bare flash and our own mount are left out; {GET_KERNEL}",
-            args.guest.display()
-        );
+    match &matrix {
+        Some(matrix) => args.tell_left_out(matrix.left_out(programs.as_ref())),
+        None => args.tell_guest(&plan),
     }
     let keep = || format!("{}: cannot store results", args.output.display());
     let records = Records::open(&args.output).with_context(keep)?;
     let stop = lab_run::stop_on_interrupt()?;
 
-    notice!("seed {}, {}, {} at once", plan.seed, render::count(plan.cells.len() as u64, "cell"), plan.jobs);
+    let seed = matrix.as_ref().map_or(format!("seed {}, ", plan.seed), |_| String::new());
+    notice!("{seed}{}, {} at once", render::count(plan.cells.len() as u64, "cell"), plan.jobs);
     let mut live = Live::new(plan.cells.len());
     let outcome = study::run(&plan, &records, &stop, &mut |event| live.tell(event)).with_context(keep)?;
     live.end();
-    let of_plan: Vec<Record> = plan.cells.iter().filter_map(|cell| records.get(cell, plan.age)).collect();
+    let of_plan: Vec<Record> =
+        plan.cells.iter().filter_map(|cell| records.get(cell, plan.age_of(cell))).collect();
     let all = super::report::read(records.dir())?;
     let page = args.output.join("report.html");
     super::report::write_page(&all, records.dir(), &page)?;
@@ -299,18 +310,8 @@ impl Args {
         if programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock) {
             cells.retain(|cell| !cell.preset.is_raw() && cell.file_system.kind != THROUGH_FUSE);
         }
-        if let Some(wanted) = &self.cell {
-            cells.retain(|cell| cell.id() == *wanted);
-            if cells.is_empty() {
-                bail!("{wanted}: no such cell; --list prints all");
-            }
-        }
-        let jobs = match self.jobs {
-            Some(jobs) => jobs,
-            None => std::thread::available_parallelism().map_or(1, usize::from),
-        };
         Ok(Plan {
-            cells,
+            cells: self.selected(cells)?,
             scale: self.sizes.scale().with_dirty(self.dirty),
             timed_writes: self.writes,
             cards,
@@ -318,24 +319,66 @@ impl Args {
             age: self.age,
             seed: self.seed,
             programs,
+            kernels: BTreeMap::new(),
+            workloads: BTreeMap::new(),
+            costs: Costs::Measured,
             work: self.work(),
-            jobs: jobs.max(1),
+            jobs: self.jobs(),
         })
     }
-}
 
-/// Returns the guest's programs, if they are in `dir`. Exact ones take precedence over indicative ones.
-fn programs(dir: &Path) -> Option<Programs> {
-    let dir = std::path::absolute(dir).ok()?;
-    let flashkit = std::env::current_exe().ok();
-    let there = [(Machine::Virtual, "linux", "guest-agent"), (Machine::Stock, "vmlinuz", "initramfs")];
-    let programs = there.map(|(machine, kernel, agent)| Programs {
-        machine,
-        kernel: dir.join(kernel),
-        agent: dir.join(agent),
-        flashkit: flashkit.clone(),
-    });
-    programs.into_iter().find(|programs| programs.kernel.is_file() && programs.agent.is_file())
+    /// Returns the plan of a matrix.
+    fn plan_of(&self, matrix: &Matrix, programs: Option<Programs>) -> Result<Plan> {
+        let mut plan = matrix.plan(programs, self.work(), self.jobs());
+        plan.cells = self.selected(plan.cells)?;
+        Ok(plan)
+    }
+
+    /// Returns the cell that was asked for, or else all.
+    fn selected(&self, mut cells: Vec<Cell>) -> Result<Vec<Cell>> {
+        if let Some(wanted) = &self.cell {
+            cells.retain(|cell| cell.id() == *wanted);
+            if cells.is_empty() {
+                bail!("{wanted}: no such cell; --list prints all");
+            }
+        }
+        Ok(cells)
+    }
+
+    fn jobs(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.jobs.unwrap_or_else(processors).max(1)
+    }
+
+    /// Reports what a missing or inexact guest leaves out.
+    fn tell_guest(&self, plan: &Plan) {
+        // A study of our own file system alone needs no further programs.
+        if self.file_systems().iter().all(|file_system| file_system.kind == OURS) {
+            return;
+        }
+        let guest = self.guest.display();
+        match plan.programs.as_ref().map(|programs| programs.machine) {
+            None => notice!(
+                "{guest}: contains no kernel for the lab's guest, so only our own file system is measured; {GET_KERNEL}"
+            ),
+            Some(Machine::Stock) => notice!(
+                "{guest}: contains no kernel with time travel, so the kernel's file systems run in QEMU in real time. \
+                 Their figures are indicative, and bare flash and our own mount are left out; {GET_KERNEL}"
+            ),
+            Some(Machine::Virtual) => {}
+        }
+    }
+
+    /// Reports the cells of a matrix that need a kernel with time travel.
+    fn tell_left_out(&self, cells: usize) {
+        if cells > 0 {
+            notice!(
+                "{}: contains no kernel with time travel, so {} of the matrix are left out; {GET_KERNEL}",
+                self.guest.display(),
+                render::count(cells as u64, "cell")
+            );
+        }
+    }
 }
 
 /// Progress of a study: a line for each finished cell and, on a terminal, the running cells and the remaining

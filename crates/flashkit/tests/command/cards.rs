@@ -165,7 +165,7 @@ fn a_study_of_our_own_file_system_is_kept_and_compared() {
     assert!(page.contains("<svg") && page.ends_with("</html>\n"), "{page}");
     assert_eq!(fs::read_to_string(dir.join("a/figures.csv")).unwrap().lines().count(), 1 + 2 + 4);
     study("b");
-    assert_eq!(ok(dir, &["report", "a", "b"]), "no change\n");
+    assert_eq!(ok(dir, &["report", "a", "--compare", "b"]), "no change\n");
     assert_eq!(ok(dir, &["report", "a"]), text);
     assert!(ok(dir, &["report", "a", "--json"]).contains("\"clock\": \"device\""));
     let listed = ok(dir, &["study", "--list", "--fs", "flashkit"]);
@@ -199,7 +199,7 @@ fn a_directory_is_measured_repeatedly() {
     assert_eq!(records[0]["phases"][1]["runs"]["runs"].as_array().unwrap().len(), 2, "{json}");
     assert!(records[0]["clock"].as_str().unwrap().starts_with("wall"), "{json}");
     assert!(ok(dir, &["report", "before"]).contains("here"));
-    ok(dir, &["report", "before", "after"]);
+    ok(dir, &["report", "before", "--compare", "after"]);
     assert_eq!(fs::read_dir(dir.join("place")).unwrap().count(), 0, "it is left as it was");
 
     assert!(fails(dir, &["bench", "nothing"]).contains("nothing"));

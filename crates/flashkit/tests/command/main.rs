@@ -1,6 +1,7 @@
 //! The command as users call it: its output, its files, its exit code.
 
 mod cards;
+mod matrix;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -12,6 +12,7 @@ mod dir;
 mod kernel;
 mod phone;
 mod shadow;
+mod step_list;
 
 use std::io;
 
@@ -24,6 +25,7 @@ pub use self::{
     dir::Dir,
     kernel::{KernelBuild, KernelTree},
     phone::Phone,
+    step_list::{StepList, StepListError},
 };
 use crate::content::SplitMix;
 
@@ -63,7 +65,8 @@ pub enum Stage {
 }
 
 /// One step. Paths are relative to the workload's directory; a directory's own path is empty.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[allow(missing_docs, reason = "the names are clear")]
 pub enum Step {
     MakeDir {
@@ -182,17 +185,27 @@ impl Workload {
     /// # Errors
     /// Those of the files, and [`io::ErrorKind::InvalidData`] if they hold other data than was written.
     pub fn run_on(&self, stage: Stage, files: &mut dyn Files) -> io::Result<Vec<u64>> {
-        let mut shadow = Shadow::default();
-        if stage == Stage::Prepare {
-            return perform(self.preparation(), &mut shadow, files);
-        }
-        self.preparation().for_each(|step| shadow.note(&step));
-        if stage == Stage::Run {
-            return perform(self.steps(), &mut shadow, files);
-        }
-        self.steps().for_each(|step| shadow.note(&step));
-        shadow.check(files).map(|()| Vec::new())
+        run_stage(stage, self.preparation(), self.steps(), files)
     }
+}
+
+/// Runs a stage of a workload that has these steps.
+fn run_stage(
+    stage: Stage,
+    preparation: impl Iterator<Item = Step>,
+    steps: impl Iterator<Item = Step>,
+    files: &mut dyn Files,
+) -> io::Result<Vec<u64>> {
+    let mut shadow = Shadow::default();
+    if stage == Stage::Prepare {
+        return perform(preparation, &mut shadow, files);
+    }
+    preparation.for_each(|step| shadow.note(&step));
+    if stage == Stage::Run {
+        return perform(steps, &mut shadow, files);
+    }
+    steps.for_each(|step| shadow.note(&step));
+    shadow.check(files).map(|()| Vec::new())
 }
 
 fn perform(

@@ -139,14 +139,25 @@ struct Card {
     figures: String,
 }
 
+/// Function that returns the address of a record.
+pub type Address<'a> = &'a dyn Fn(&str) -> String;
+
 /// Renders the page of these records, which are below the address `base`; empty if the page is beside them.
 ///
 /// # Errors
 /// Errors of the drawing and template libraries, which do not occur with valid records.
 pub fn html(records: &[Record], base: &str) -> Result<String, Box<dyn Error>> {
+    html_at(records, &|name| format!("{base}{name}"))
+}
+
+/// Renders the page of these records. `address` returns the address of a record's path within its study.
+///
+/// # Errors
+/// A chart cannot be drawn.
+pub fn html_at(records: &[Record], address: Address<'_>) -> Result<String, Box<dyn Error>> {
     let sheets = sheets(records);
     let mixed = is_mixed(&sheets);
-    let views = (0..sheets.len()).map(|n| view(&sheets, n, base)).collect::<Result<Vec<_>, _>>()?;
+    let views = (0..sheets.len()).map(|n| view(&sheets, n, address)).collect::<Result<Vec<_>, _>>()?;
     let leading: Vec<Leading> = sheets.iter().flat_map(leading).collect();
     let all_leads: Vec<Lead> = sheets.iter().flat_map(leads).collect();
     let verdicts: Vec<_> = verdicts(&sheets)
@@ -189,7 +200,7 @@ fn id(sheets: &[Sheet], n: usize) -> String {
     }
 }
 
-fn view(sheets: &[Sheet], n: usize, base: &str) -> Result<View, Box<dyn Error>> {
+fn view(sheets: &[Sheet], n: usize, address: Address<'_>) -> Result<View, Box<dyn Error>> {
     let sheet = &sheets[n];
     let times = times(sheet);
     let has_times = !times.is_empty();
@@ -206,7 +217,7 @@ fn view(sheets: &[Sheet], n: usize, base: &str) -> Result<View, Box<dyn Error>> 
         times,
         tables: if has_times { Vec::new() } else { tables(sheet) },
         parts: sheet.parts().iter().map(|part| part.title).collect(),
-        rows: sheet.rows.iter().map(|row| line(row, base)).collect(),
+        rows: sheet.rows.iter().map(|row| line(row, address)).collect(),
         causes: causes(sheet)?,
         maps: maps(sheet),
     })
@@ -331,7 +342,7 @@ fn bars(sheet: &Sheet) -> Result<Vec<Chart>, Box<dyn Error>> {
     Ok(charts)
 }
 
-fn line(row: &Row, base: &str) -> Line {
+fn line(row: &Row, address: Address<'_>) -> Line {
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| NOTHING.into());
     let phases = || row.phases();
     let written: u64 = phases().map(|phase| phase.totals.written_bytes).sum();
@@ -354,7 +365,7 @@ fn line(row: &Row, base: &str) -> Line {
         costs,
         name: row.name.clone(),
         is_ours: row.is_ours(),
-        record: ink::encoded(&format!("{base}{}", row.record)),
+        record: ink::encoded(&address(&row.record)),
         amplification: or_dash(amplification),
         returned: returned.join(", "),
         check,

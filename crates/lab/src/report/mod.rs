@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 pub use compare::{Change, compare};
 pub use csv::{csv, wear_csv};
-pub use html::html;
+pub use html::{Address, html, html_at};
 pub use latency::{Line, lines};
 pub use lead::{Lead, Standing, leads, tally};
 pub use text::text;

@@ -171,6 +171,9 @@ impl EngineTarget {
             Op::Workload { dir, workload, stage } => {
                 workloads::run(mounted, &dir.0, workload, *stage).map(|times| Some(Answer::Times(times)))
             }
+            Op::Steps { dir, list, stage } => {
+                workloads::run_list(mounted, &dir.0, list, *stage).map(|times| Some(Answer::Times(times)))
+            }
             other => {
                 let error = "the engine in this process does not support this operation".to_owned();
                 return Err(Failure::Refused { op: format!("{other:?}"), errno: EOPNOTSUPP, error });
@@ -439,6 +442,9 @@ fn making_of(op: &Op) -> u64 {
         // Data on the null target cannot be checked, and the cost of checking is not measured.
         Op::Workload { workload, stage, .. } if *stage != Stage::Check => {
             workload.run_on(*stage, &mut NullTarget).map(|_| ())
+        }
+        Op::Steps { list, stage, .. } if *stage != Stage::Check => {
+            workloads::list_at(list).and_then(|list| list.run_on(*stage, &mut NullTarget)).map(|_| ())
         }
         _ => return 0,
     };

@@ -112,6 +112,22 @@ pub struct Programs {
     pub flashkit: Option<PathBuf>,
 }
 
+impl Programs {
+    /// Returns the programs in a directory. Exact ones take precedence over indicative ones.
+    pub fn find(dir: &Path) -> Option<Programs> {
+        let dir = std::path::absolute(dir).ok()?;
+        let flashkit = std::env::current_exe().ok();
+        let there = [(Machine::Virtual, "linux", "guest-agent"), (Machine::Stock, "vmlinuz", "initramfs")];
+        let programs = there.map(|(machine, kernel, agent)| Programs {
+            machine,
+            kernel: dir.join(kernel),
+            agent: dir.join(agent),
+            flashkit: flashkit.clone(),
+        });
+        programs.into_iter().find(|programs| programs.kernel.is_file() && programs.agent.is_file())
+    }
+}
+
 /// Configuration of a target.
 #[derive(Debug, Clone)]
 pub struct Setting {

@@ -6,13 +6,17 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     io,
+    path::Path,
 };
 
 use f2fs::{
     engine::{Caller, RenameMode, SyncScope},
     units::Ino,
 };
-use guest::workload::{Files, Stage, Workload};
+use guest::{
+    Bytes,
+    workload::{Files, Stage, StepList, Workload},
+};
 
 use super::{
     engine::{Mounted, to_io},
@@ -32,6 +36,32 @@ pub(super) fn run(
     workload: &Workload,
     stage: Stage,
 ) -> io::Result<Vec<u64>> {
+    run_on(mounted, dir, &mut |files| workload.run_on(stage, files))
+}
+
+/// Runs a stage of a list of steps in a directory; returns the durations of its units.
+pub(super) fn run_list(
+    mounted: &mut Mounted,
+    dir: &[u8],
+    list: &Bytes,
+    stage: Stage,
+) -> io::Result<Vec<u64>> {
+    let list = list_at(list)?;
+    run_on(mounted, dir, &mut |files| list.run_on(stage, files))
+}
+
+/// Reads a list of steps whose path is that in a guest that sees the host's files.
+pub(super) fn list_at(path: &Bytes) -> io::Result<StepList> {
+    let path = path.as_path();
+    StepList::read(&Path::new("/").join(path.strip_prefix(guest::host::DIR).unwrap_or(path)))
+}
+
+/// Runs something on the files of a directory, and writes their dirty data at the end.
+fn run_on(
+    mounted: &mut Mounted,
+    dir: &[u8],
+    run: &mut dyn FnMut(&mut dyn Files) -> io::Result<Vec<u64>>,
+) -> io::Result<Vec<u64>> {
     let mut files = EngineFiles {
         mounted,
         dir: dir.to_owned(),
@@ -40,7 +70,7 @@ pub(super) fn run(
         waiting: BTreeMap::new(),
         waiting_bytes: 0,
     };
-    let times = workload.run_on(stage, &mut files)?;
+    let times = run(&mut files)?;
     // The next stage does not see the dirty data of this cache.
     files.write_all()?;
     Ok(times)

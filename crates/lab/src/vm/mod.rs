@@ -88,6 +88,20 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Returns true if the reason lies with this machine at this time, so that another attempt may succeed: a
+    /// lack of memory, space, processes or file handles, or a guest that was killed or hangs. A panic of the
+    /// guest's kernel is a result.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Failure::Hung { .. } => true,
+            Failure::Died { console, .. } => !console.contains("panic"),
+            Failure::Io(error) => is_shortage(error),
+            Failure::TooLong { .. } | Failure::Stuck { .. } | Failure::Refused { .. } | Failure::Stopped => {
+                false
+            }
+        }
+    }
+
     /// Creates the failure for an operation that the agent reports as refused, with the kernel's log.
     fn refused(op: &Op, errno: i32, mut error: String, log: Vec<Message>) -> Failure {
         for message in log {
@@ -107,6 +121,24 @@ impl Failure {
         }
         self
     }
+}
+
+/// Returns true for an error of the host that may pass.
+pub fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    const ERRORS: [Errno; 9] = [
+        Errno::AGAIN,
+        Errno::DQUOT,
+        Errno::INTR,
+        Errno::IO,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::NOSPC,
+        Errno::STALE,
+    ];
+    ERRORS.iter().any(|one| error.raw_os_error() == Some(one.raw_os_error()))
+        || error.kind() == io::ErrorKind::OutOfMemory
 }
 
 pub use guest::host::program as host_program;
@@ -130,4 +162,20 @@ pub fn host_file(path: &Path) -> io::Result<String> {
     let path = std::fs::canonicalize(path)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
     Ok(format!("{}{}", guest::host::DIR, path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_failures_of_the_machine_are_worth_another_attempt() {
+        let full = || io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
+        assert!(Failure::Io(full()).is_transient());
+        assert!(!Failure::Io(io::ErrorKind::NotFound.into()).is_transient());
+        let died = |console: &str| Failure::Died { at_ns: 1, console: console.into() };
+        assert!(died("Killed").is_transient() && !died("Kernel panic - not syncing").is_transient());
+        let refused = Failure::Refused { op: "Write".into(), errno: 28, error: "no space".into() };
+        assert!(!refused.is_transient(), "the modelled card is full");
+    }
 }

@@ -1,0 +1,126 @@
+use super::*;
+
+const TEXT: &str = r#"
+experiments = ["write_fsync", "3"]
+cards = ["survey-class10", "own.toml"]
+sizes = ["1M", "2M"]
+ages = ["new", "2:80"]
+seeds = [1, 2, 3]
+card_size = "512M"
+
+[[file_systems]]
+kind = "flashkit"
+mount = ["mode=lfs", "mode=adaptive"]
+mkfs = ["", "-s 2"]
+
+[[file_systems]]
+kind = "ext2"
+name = "mine"
+make = "mke2fs -q -t ext2 {image}"
+check = "e2fsck -fn {image}"
+
+[[workloads]]
+name = "log"
+steps = "log.steps"
+"#;
+
+fn dir() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let card = Profile::named("survey-a1").unwrap();
+    fs::write(dir.path().join("own.toml"), Profile { name: "own".into(), ..card }.to_toml()).unwrap();
+    fs::write(dir.path().join("log.steps"), "{\"write\": {\"path\": \"a\", \"at\": 0, \"length\": 5}}\n")
+        .unwrap();
+    dir
+}
+
+fn guest() -> Programs {
+    let path = PathBuf::from;
+    Programs { machine: Machine::Virtual, kernel: path("linux"), agent: path("agent"), flashkit: None }
+}
+
+#[test]
+fn a_matrix_expands_to_all_combinations_with_names_of_their_own() {
+    let dir = dir();
+    let matrix = Matrix::parse(TEXT, &dir.path().join("m.toml")).unwrap();
+    let plan = matrix.plan(Some(guest()), dir.path().to_owned(), 1);
+    // 2 cards, 4 + 1 file systems, 2 experiments and a workload, 2 sizes, 2 ages, 3 seeds.
+    assert_eq!(plan.cells.len(), 2 * 5 * 3 * 2 * 2 * 3);
+    let ids: BTreeSet<String> = plan.cells.iter().map(Cell::id).collect();
+    assert_eq!(ids.len(), plan.cells.len());
+    for wanted in [
+        "write_fsync.flashkit__-s_2_mode=lfs.card+survey-class10.size-1M.aged-2-80.seed-3",
+        "own-log.mine.card+own.size-2M.seed-1",
+    ] {
+        assert!(ids.contains(wanted), "{wanted} is not in {ids:#?}");
+    }
+    let cell = plan.cells.iter().find(|cell| cell.id().contains("size-2M.aged-2-80.seed-3")).unwrap();
+    assert_eq!((plan.scale_of(cell).buffered_bytes, plan.seed_of(cell)), (2 << 20, 3));
+    assert_eq!((plan.age_of(cell), plan.costs), ("2:80".parse().ok(), Costs::LeftOut));
+
+    let alone = matrix.plan(None, dir.path().to_owned(), 1);
+    assert!(alone.cells.iter().all(|cell| cell.file_system.kind == OURS));
+    assert_eq!(matrix.left_out(None), plan.cells.len() - alone.cells.len());
+    assert_eq!(matrix.inputs.len(), 3, "the matrix, a card and a workload: {:?}", matrix.inputs);
+}
+
+#[test]
+fn an_error_names_the_file_the_line_and_the_key() {
+    let dir = dir();
+    let file = dir.path().join("m.toml");
+    let told = |old: &str, new: &str| {
+        assert!(TEXT.contains(old), "{old}");
+        let error = Matrix::parse(&TEXT.replacen(old, new, 1), &file).unwrap_err();
+        error.to_string().strip_prefix(&format!("{}:", file.display())).unwrap().to_owned()
+    };
+    for (old, new, wanted) in [
+        ("\"3\"", "\"6\"", "2: experiments: there is no \"6\"; choose from buffered_write"),
+        ("own.toml", "nothing.toml", "3: cards: "),
+        ("\"2M\"", "\"2X\"", "4: sizes: \"2X\""),
+        ("\"2:80\"", "\"2:99\"", "5: ages: new, or TIMES"),
+        ("[1, 2, 3]", "[1, 2, 2]", "6: seeds: 2 is there twice"),
+        ("[1, 2, 3]", "[1, 2, \"x\"]", "6: invalid type"),
+        ("card_size", "card_sise", "7: unknown field `card_sise`"),
+        ("{image}\"", "\"", "17: make: the command does not contain {image}"),
+        ("log.steps", "none.steps", "22: steps: "),
+        ("steps = \"log.steps\"", "", "21: workloads: log: name one file"),
+        ("kind = \"ext2\"", "kind = \"e/2\"", "15: kind: "),
+        ("sizes = [", "sizes = ", "4: "),
+    ] {
+        let said = told(old, new);
+        assert!(said.starts_with(wanted), "{said:?} and not {wanted:?}");
+    }
+    fs::write(dir.path().join("log.steps"), "\"done\"\nnonsense\n").unwrap();
+    let error = Matrix::parse(TEXT, &file).unwrap_err();
+    assert!(error.line == 22 && error.what.contains("line 2"), "{error}");
+}
+
+#[test]
+fn a_kernel_is_a_column_of_its_own() {
+    let dir = dir();
+    for (name, release) in [("old", "6.1.0"), ("new", "6.12.0")] {
+        let kernel = dir.path().join(name);
+        fs::create_dir(&kernel).unwrap();
+        for program in ["linux", "guest-agent"] {
+            fs::write(kernel.join(program), "").unwrap();
+        }
+        let note = format!(
+            "{{\"release\": \"{release}\", \"source\": \"a tree\", \"config_sha256\": \"0123456789abcdef\"}}"
+        );
+        fs::write(kernel.join("linux.json"), note).unwrap();
+    }
+    let text = "experiments = [\"mount\"]\nsizes = [\"1M\"]\n[[file_systems]]\nkind = \"ext4\"\n[[file_systems]]\n\
+                kind = \"flashkit\"\n[[kernels]]\npath = \"old\"\n[[kernels]]\npath = \"new\"\nname = \"6.12\"\n";
+    let matrix = Matrix::parse(text, &dir.path().join("m.toml")).unwrap();
+    let plan = matrix.plan(None, dir.path().to_owned(), 1);
+    let ids: Vec<String> = plan.cells.iter().map(Cell::id).collect();
+    let wanted = [
+        "mount.ext4.desktop.size-1M.kernel-6.1.0-01234567.seed-2012",
+        "mount.ext4.desktop.size-1M.kernel-6.12.seed-2012",
+        "mount.flashkit.desktop.size-1M.seed-2012",
+    ];
+    assert_eq!(ids, wanted);
+    assert_eq!(plan.programs_of(&plan.cells[1]).unwrap().kernel, dir.path().join("new/linux"));
+    assert_eq!(plan.cells[1].subject(), "ext4, Linux 6.12");
+    let error = Matrix::parse(&text.replace("\"old\"", "\"none\""), &dir.path().join("m.toml")).unwrap_err();
+    assert!(error.line == 8 && error.key == "kernels", "{error}");
+}
