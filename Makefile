@@ -3,7 +3,7 @@
 # Finds the cargo of rustup in a shell that does not have it in its path yet, before an older one of the distribution.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: setup programs test study bench lint targets try-targets unit hostile golden install deb release
+.PHONY: setup programs test study bench lint targets try-targets try-scale unit hostile golden install deb release
 
 ## setup: install what is missing on Debian or Ubuntu
 setup:
@@ -14,7 +14,7 @@ programs:
 	scripts/setup programs
 
 ## test: all tests, virtual machines included; tests that a machine cannot run are skipped with a message
-test: setup lint unit hostile try-targets
+test: setup lint unit hostile try-targets try-scale
 
 ## study: the experiments on every file system, on one modelled card. Our own file system is first, because it needs no
 ## kernel; meanwhile the lab's kernel is built if it is missing. If that fails, the reason is printed and the rivals run
@@ -30,8 +30,8 @@ bench: setup
 
 lint: targets
 	@if command -v shellcheck >/dev/null; then \
-		echo 'shellcheck scripts/* .ci/run'; \
-		shellcheck scripts/* .ci/run; \
+		echo 'shellcheck scripts/* .ci/run workflow/slurm-array'; \
+		shellcheck scripts/* .ci/run workflow/slurm-array; \
 	else \
 		echo 'lint: no shellcheck, so the scripts are not checked'; \
 	fi
@@ -64,6 +64,11 @@ targets:
 TARGETS ?=
 try-targets:
 	scripts/try-targets $(TARGETS)
+
+## try-scale: 40 cells of a study on GNU parallel, Snakemake and Slurm, of which one node is killed; an engine that is missing is
+## left out with a message
+try-scale:
+	scripts/try-scale
 
 # Tests that need the lab's kernel are skipped if it was not built. `make study` builds it, which takes longer than the
 # tests.
