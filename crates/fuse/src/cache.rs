@@ -12,26 +12,33 @@
 mod dirty_files;
 mod dirty_pages;
 mod files;
+mod free_space;
 
 use std::{sync::Arc, time::Duration};
 
 use f2fs::{engine::Stat, format::FileType, units::Ino};
 use posix::{Caller, FileSystem, OpenFor, OpenMode, Result, WriteMode, WriteOrigin};
 
-use self::{dirty_files::DirtyFiles, dirty_pages::DirtyPages, files::Files};
+use self::{
+    dirty_files::DirtyFiles,
+    dirty_pages::DirtyPages,
+    files::Files,
+    free_space::{FreeSpace, Margin},
+};
 
 /// Validity of cached names and attributes; see the module.
 pub const VALIDITY: Duration = Duration::from_secs(3600);
 /// Validity of what the kernel must not cache.
 pub const NO_VALIDITY: Duration = Duration::ZERO;
-/// Validity of the attributes of a file that is being written. Asking before each of many small writes would
-/// cost more than the writes. Within this time the kernel accepts less data than the margin that [counts as
-/// short of space](KernelCache::about_to_write).
-pub const VALIDITY_WRITING: Duration = Duration::from_millis(10);
 
-/// Space is short if less than this is left besides the dirty pages in the kernel. It is more than the kernel
-/// accepts until it asks for attributes again.
-const SHORT_BYTES: u64 = 64 << 20;
+/// The answer to a process that may be about to write to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BeforeWrite {
+    /// The kernel may accept data, and asks again after this time.
+    Accept(Duration),
+    /// The kernel has to write back its dirty pages first.
+    WriteBack,
+}
 
 /// The state of the kernel's cache as far as it is known.
 pub struct KernelCache {
@@ -39,6 +46,7 @@ pub struct KernelCache {
     files: Files,
     dirty_files: DirtyFiles,
     dirty_pages: DirtyPages,
+    margin: Margin,
 }
 
 impl KernelCache {
@@ -49,6 +57,7 @@ impl KernelCache {
             files: Files::default(),
             dirty_files: DirtyFiles::default(),
             dirty_pages: DirtyPages::default(),
+            margin: Margin::of_this_machine(),
         }
     }
 
@@ -109,17 +118,19 @@ impl KernelCache {
     // Dirty pages.
 
     /// Called when a process may be about to write to a file: write(2) asks for the size first if the cached
-    /// one has expired. Returns true if the kernel should write back its dirty pages before that; the caller
-    /// then calls [`written_back`](Self::written_back). That is the case when space is short, and after a
-    /// failed write-back: a process that only keeps writing would otherwise never learn of the failure.
-    pub fn about_to_write(&self, caller: Caller, ino: Ino) -> bool {
+    /// one has expired. If the answer is to write back, the caller calls [`written_back`](Self::written_back)
+    /// after that. That is the case when space is short, and after a failed write-back: a process that only keeps
+    /// writing would otherwise never learn of the failure.
+    pub fn about_to_write(&self, caller: Caller, ino: Ino) -> BeforeWrite {
         let fails = self.files.set_writer(ino, self.fs.limits_for(caller));
-        let careful = self.leaves_short_of_space(0) || fails;
-        if careful {
-            // Earlier failures of the kernel's own write-back are reported by close(2) and fsync(2).
-            self.files.drop_failure(ino);
+        match self.space_left_after(0) {
+            FreeSpace::Enough { ask_again_after } if !fails => BeforeWrite::Accept(ask_again_after),
+            _ => {
+                // Earlier failures of the kernel's own write-back are reported by close(2) and fsync(2).
+                self.files.drop_failure(ino);
+                BeforeWrite::WriteBack
+            }
         }
-        careful
     }
 
     /// Returns the result of writing back this file, and with it all `files` that were [to be written
@@ -143,9 +154,9 @@ impl KernelCache {
     /// write](Self::about_to_write) does so: this file, and when space is short those whose data would no
     /// longer fit.
     pub fn to_write_back(&self, ino: Ino) -> Vec<Ino> {
-        match self.leaves_short_of_space(0) {
-            true => self.dirty_files.take_before_write(ino, || self.fs.open_for_writing()),
-            false => vec![ino],
+        match self.space_left_after(0) {
+            FreeSpace::Short => self.dirty_files.take_before_write(ino, || self.fs.open_for_writing()),
+            FreeSpace::Enough { .. } => vec![ino],
         }
     }
 
@@ -153,20 +164,21 @@ impl KernelCache {
     /// might no longer fit. The list is empty if an earlier request has taken them, which may still wait for
     /// their data. Their failures are then to be [kept](Self::keep_failures). Returns `None` if there is plenty of space.
     pub fn to_write_back_before_allocating(&self, bytes: u64) -> Option<Vec<Ino>> {
-        self.leaves_short_of_space(bytes).then(|| self.dirty_files.take(|| self.fs.open_for_writing()))
+        let is_short = self.space_left_after(bytes) == FreeSpace::Short;
+        is_short.then(|| self.dirty_files.take(|| self.fs.open_for_writing()))
     }
 
-    /// Returns true if the kernel's dirty pages may not fit once `bytes` are taken.
-    fn leaves_short_of_space(&self, bytes: u64) -> bool {
-        let space = self.fs.space();
-        let short = space.is_ok_and(|(space, block_bytes)| {
-            let taken = self.dirty_pages.bytes().saturating_add(bytes);
-            space.free_blocks < SHORT_BYTES.saturating_add(taken) / u64::from(block_bytes)
+    /// Returns the state of the space once `bytes` are taken, besides the kernel's dirty pages. A space that is
+    /// not known counts as enough: the write reports the reason.
+    fn space_left_after(&self, bytes: u64) -> FreeSpace {
+        let free = self.fs.space().map_or(u64::MAX, |(space, block_bytes)| {
+            space.free_blocks.saturating_mul(block_bytes.into()).saturating_sub(bytes)
         });
-        if !short {
+        let state = self.margin.judge(free, |max_age| self.dirty_pages.bytes(max_age));
+        if matches!(state, FreeSpace::Enough { .. }) {
             self.dirty_files.stop();
         }
-        short
+        state
     }
 
     /// Writes dirty pages of the kernel to a file, on behalf of the process that was [last about to

@@ -284,8 +284,8 @@ fn readers_are_answered_while_more_writers_wait_than_there_are_threads() {
     fs.unmount().unwrap();
 }
 
-/// On a small volume, space is always short. The first of two allocations writes back the dirty pages, and so takes
-/// their files from the set.
+/// The volume has 20 MiB for users, so space is short after a large allocation. The first of two allocations writes
+/// back the dirty pages, and so takes their files from the set.
 #[test]
 fn a_second_allocation_waits_for_the_data_that_the_first_one_writes_back() {
     let (_, fs, long) = with_files();
@@ -293,13 +293,18 @@ fn a_second_allocation_waits_for_the_data_that_the_first_one_writes_back() {
     let caller = posix::Caller { uid: 0, gid: 0, pid: 0 };
     let mode = OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() };
     cache.open(caller, long, mode).unwrap();
-    assert_eq!(cache.to_write_back_before_allocating(1), Some(vec![long]));
-    assert_eq!(cache.to_write_back_before_allocating(1), Some(vec![]), "it is queued behind the first one");
+    let large = 18 << 20;
+    assert_eq!(cache.to_write_back_before_allocating(large), Some(vec![long]));
+    assert_eq!(
+        cache.to_write_back_before_allocating(large),
+        Some(vec![]),
+        "it is queued behind the first one"
+    );
     let (_, fs, _) = with_files_on(1 << 30);
     assert_eq!(KernelCache::new(fs).to_write_back_before_allocating(1), None);
 }
 
-/// On a small volume, space is always short.
+/// The volume has 20 MiB for users, and space is short after the allocation.
 #[test]
 fn seeks_are_answered_while_an_allocation_waits_for_a_flush() {
     if !can_mount() {
@@ -316,7 +321,7 @@ fn seeks_are_answered_while_an_allocation_waits_for_a_flush() {
         thread::scope(|scope| {
             scope.spawn(move || shell(mnt, "sync -f ."));
             assert!(comes_true(|| device.held_flushes() > 0));
-            scope.spawn(|| fallocate(&long, FallocateFlags::empty(), 0, 4 << 20).unwrap());
+            scope.spawn(|| fallocate(&long, FallocateFlags::empty(), 0, 14 << 20).unwrap());
             assert!(comes_true(|| fs.waiting_writers() > 1));
             scope.spawn(|| {
                 assert_eq!(seek(&small, SeekFrom::Hole(0)), Ok(4));
@@ -326,7 +331,7 @@ fn seeks_are_answered_while_an_allocation_waits_for_a_flush() {
             device.release_flushes();
             assert!(is_found, "the seek waited for the allocation");
         });
-        assert_eq!(long.metadata().unwrap().len(), 4 << 20);
+        assert_eq!(long.metadata().unwrap().len(), 14 << 20);
     });
     fs.unmount().unwrap();
 }

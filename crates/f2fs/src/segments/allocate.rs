@@ -289,8 +289,10 @@ impl Segments {
             return Ok(());
         }
         match self.section_to_follow(offset, nodes)? {
-            Some(segment) => self.enter_segment(SegmentType::WarmData, segment, AllocMode::Append),
-            None => Ok(()),
+            Some(segment) if self.try_claim_segment(segment) => {
+                self.enter_segment(SegmentType::WarmData, segment, AllocMode::Append)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -311,7 +313,10 @@ impl Segments {
         if !close {
             return Ok(None);
         }
-        let Some(segment) = self.section_to_follow(offset, data)? else { return Ok(None) };
+        let segment = self.section_to_follow(offset, data)?;
+        let Some(segment) = segment.filter(|segment| self.try_claim_segment(*segment)) else {
+            return Ok(None);
+        };
         self.enter_segment(SegmentType::WarmNode, segment, AllocMode::Append)?;
         Ok(Some(self.disk.geometry().block(segment, 0)))
     }

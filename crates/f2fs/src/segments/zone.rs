@@ -88,9 +88,18 @@ impl Segments {
         let data = self.logs.get(SegmentType::WarmData).segment;
         let beside = self.placement(self.disk.geometry().section_of(data), &current, free_use)?.nodes;
         if let Some(nodes) = beside.filter(|nodes| nodes.room >= LEAST_ROOM) {
-            return self.go_on_at(nodes).map(Some);
+            return match self.try_claim_segment(nodes.segment) {
+                true => self.go_on_at(nodes).map(Some),
+                false => Ok(None),
+            };
         }
         match self.shared_zone(&current, free_use)? {
+            // Discards of them have just begun. The logs share a zone later.
+            Some((data, nodes))
+                if !self.try_claim_segment(data.segment) || !self.try_claim_segment(nodes.segment) =>
+            {
+                Ok(None)
+            }
             Some((data, nodes)) => {
                 self.enter_segment(SegmentType::WarmData, data.segment, data.mode)?;
                 self.go_on_at(nodes).map(Some)

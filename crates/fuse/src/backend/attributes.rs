@@ -15,7 +15,7 @@ use fuse_protocol::{
 use posix::{Change, Result, TimesFrom};
 
 use super::{Adapter, caller_of};
-use crate::cache::{NO_VALIDITY, VALIDITY_WRITING};
+use crate::cache::{BeforeWrite, NO_VALIDITY};
 
 impl Adapter {
     pub(super) fn get_attr(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
@@ -23,7 +23,8 @@ impl Adapter {
         let abi::GetattrIn { getattr_flags, handle, .. } = request.arguments.take()?;
         // A process that has the file open for writing may be about to write.
         let writes = getattr_flags & abi::GETATTR_HANDLE != 0 && handle != 0;
-        if writes && self.cache.about_to_write(caller, ino) {
+        let before_write = writes.then(|| self.cache.about_to_write(caller, ino));
+        if before_write == Some(BeforeWrite::WriteBack) {
             let files = self.cache.to_write_back(ino);
             let nodes = files.iter().map(|ino| self.node(*ino)).collect();
             let (fs, cache, block_bytes) = (self.fs.clone(), self.cache.clone(), self.block_bytes);
@@ -35,7 +36,10 @@ impl Adapter {
             return Ok(());
         }
         let stat = self.fs.stat(ino)?;
-        let validity = if writes { VALIDITY_WRITING } else { self.cache.attr_validity(&stat) };
+        let validity = match before_write {
+            Some(BeforeWrite::Accept(validity)) => validity,
+            _ => self.cache.attr_validity(&stat),
+        };
         put_attr(&stat, self.block_bytes, validity, &mut response.output);
         Ok(())
     }

@@ -16,7 +16,7 @@ use posix::{OpenFor, Result};
 use rustix::fs::RenameFlags;
 
 use super::{Adapter, attributes::attr, caller_of, content::open_mode};
-use crate::cache::{VALIDITY, VALIDITY_WRITING};
+use crate::cache::{BeforeWrite, VALIDITY};
 
 impl Adapter {
     pub(super) fn make_node(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
@@ -65,8 +65,12 @@ impl Adapter {
         self.cache.open_new(made.ino, open_for);
         // A process that creates a file for writing is the known writer, so it need not ask before
         // its first write.
-        let may_write = open_for == OpenFor::Writing && !self.cache.about_to_write(caller, made.ino);
-        let validity = if may_write { VALIDITY_WRITING } else { self.cache.attr_validity(&made) };
+        let before_write =
+            (open_for == OpenFor::Writing).then(|| self.cache.about_to_write(caller, made.ino));
+        let validity = match before_write {
+            Some(BeforeWrite::Accept(validity)) => validity,
+            _ => self.cache.attr_validity(&made),
+        };
         output.put(&self.entry(&made, self.cache.name_validity(dir), validity));
         output.put(&self.opened(open_for));
         Ok(())

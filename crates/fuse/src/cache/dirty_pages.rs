@@ -9,9 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Validity of a reported amount: reading it takes longer than creating a file.
-const VALIDITY: Duration = Duration::from_millis(5);
-
 /// Our share of the dirty data.
 #[derive(Default)]
 pub struct DirtyPages(Mutex<Known>);
@@ -25,10 +22,10 @@ struct Known {
 }
 
 impl DirtyPages {
-    /// Returns the number of dirty bytes that may be ours.
-    pub fn bytes(&self) -> u64 {
+    /// Returns the number of dirty bytes that may be ours, by a report of the kernel that is at most `max_age` old.
+    pub fn bytes(&self, max_age: Duration) -> u64 {
         let mut known = self.0.lock().expect("no code panics while it holds this lock");
-        if known.last.is_none_or(|(at, _)| at.elapsed() >= VALIDITY) {
+        if known.last.is_none_or(|(at, _)| at.elapsed() >= max_age) {
             known.record(in_kernel());
         }
         known.ours()

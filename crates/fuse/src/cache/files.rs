@@ -40,9 +40,9 @@ impl Files {
         was_known
     }
 
-    /// Notes that no open for writing is left.
+    /// Notes that no open for writing is left. The close(2) of each writer has reported failures of its data.
     pub fn close_last_writer(&self, ino: Ino) {
-        self.change(ino, |state| state.has_failed = false);
+        self.change(ino, |state| (state.kept, state.has_failed) = (None, false));
     }
 
     /// Drops the state of a file that the kernel has forgotten.
@@ -151,5 +151,15 @@ mod tests {
         assert!(files.set_writer(ino, Limits::Exempt));
         files.close_last_writer(ino);
         assert!(!files.set_writer(ino, Limits::Exempt));
+    }
+
+    #[test]
+    fn a_new_writer_does_not_get_failures_of_writers_that_have_closed_the_file() {
+        let (files, ino) = (Files::default(), Ino(7));
+        files.open(ino);
+        files.record_failure(ino, Errno::NOSPC);
+        files.keep_failure(ino);
+        files.close_last_writer(ino);
+        assert_eq!(files.take_failure(ino), None);
     }
 }

@@ -152,12 +152,6 @@ impl FileSystem {
             WriteOrigin::Caller => self.limits_for(caller),
         };
         let mut volume = self.lock(limits)?;
-        match origin {
-            _ if self.inodes.is_overwritable(ino) => volume.begin().overwrite_cached(ino, offset, data),
-            WriteOrigin::Cache(_) => volume.begin().write_cached(ino, offset, data),
-            WriteOrigin::Caller => volume.begin().write(ino, offset, data),
-        }
-        .map_err(to_errno)?;
         if drops_privilege {
             let Stat { mode, gid, .. } = self.stat_in(&volume, ino)?;
             if let Some(permissions) = without_privilege(mode, || caller.is_in(gid)) {
@@ -168,7 +162,12 @@ impl FileSystem {
         if drops_capabilities && volume.get_xattr(ino, CAPABILITY).is_ok() {
             volume.begin().remove_xattr(ino, CAPABILITY).map_err(to_errno)?;
         }
-        Ok(())
+        match origin {
+            _ if self.inodes.is_overwritable(ino) => volume.begin().overwrite_cached(ino, offset, data),
+            WriteOrigin::Cache(_) => volume.begin().write_cached(ino, offset, data),
+            WriteOrigin::Caller => volume.begin().write(ino, offset, data),
+        }
+        .map_err(to_errno)
     }
 
     /// Copies between files of the volume, or within one. Returns the number of bytes copied, which is less
@@ -234,6 +233,8 @@ impl FileSystem {
             // A range beyond all offsets is left to the volume, which refuses it.
             let part = (at / PART_BYTES + 1).saturating_mul(PART_BYTES) - at;
             let part = part.min(length - (at - offset));
+            // If a later part fails, front ends such as the kernel's cache expect that the size has not changed.
+            let size = if part == length - (at - offset) { size } else { FileSize::Stays };
             match kind {
                 0 => volume.begin().allocate_range(ino, at, part, size),
                 PUNCH_HOLE => volume.begin().punch_hole(ino, at, part),
