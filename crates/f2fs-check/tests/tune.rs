@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::{mem::offset_of, sync::Arc};
 
 use block::{
     Device, Fault, Faulty, MemoryDevice, Overlay, Recording, Request, Survivors, Verb, power_cut, replay,
@@ -10,7 +10,11 @@ use block::{
 use f2fs::{
     Error, Result,
     engine::{Caller, Engine, NewNode, Options, QuotaLimits, SetAttr},
-    format::{inode::flag, quota::QuotaKind, superblock::Features},
+    format::{
+        inode::flag,
+        quota::QuotaKind,
+        superblock::{Features, raw},
+    },
     tune::{Changes, ExtensionChange, FeatureChanges, Plan, tune},
 };
 use guest::Entry;
@@ -337,4 +341,41 @@ fn between_two_superblocks_fsck_f2fs_finds_at_most_a_quota_file_that_is_not_ther
             assert!(asserted.all(is_number), "{name}, after request {at}: {found}");
         }
     }
+}
+
+/// Changes both superblocks from a byte on.
+fn put_superblocks(device: &MemoryDevice, at: u64, bytes: &[u8]) {
+    for copy in [0, 4096] {
+        device.write(copy + 1024 + at, bytes).unwrap();
+    }
+}
+
+#[test]
+fn extensions_that_are_not_utf_8_stay_and_their_lists_cannot_be_changed() {
+    let (setup, device) = volume("base");
+    let list = offset_of!(raw::Superblock, extension_list) as u64;
+    put_superblocks(&device, list, &[0xFF, 0xFE, b'x', 0, 0, 0, 0, 0]);
+    let changes = Changes { cold: vec![ExtensionChange::Add("log".into())], ..Changes::default() };
+    assert!(refusal(&device, &changes).contains("not UTF-8"), "{}", refusal(&device, &changes));
+    tuned(&setup, &device, &Changes { uuid: Some(UUID), ..Changes::default() });
+    let mut stored = [0; 4];
+    device.read(1024 + list, &mut stored).unwrap();
+    assert_eq!(stored, [0xFF, 0xFE, b'x', 0]);
+}
+
+#[test]
+fn a_file_that_is_no_quota_file_is_not_made_one_by_its_number_in_the_superblock() {
+    let (setup, device) = volume("base");
+    let ino = open(&device).lookup(ROOT, b"first").unwrap();
+    let addr = open(&device).nat_entry(ino.into()).unwrap().addr;
+    // It has lost its name.
+    device.write((u64::from(addr.0) << 12) + 88, &[0; 4]).unwrap();
+    put_superblocks(&device, offset_of!(raw::Superblock, qf_ino) as u64, &ino.0.to_le_bytes());
+    let wanted = quotas(&[QuotaKind::User]);
+    tune_to(&(device.clone() as Arc<dyn Device>), &setup, &wanted).unwrap();
+    let volume = open(&device);
+    assert_ne!(volume.superblock().quota_inos[0], ino);
+    let mut content = [0; 20_000];
+    assert_eq!(volume.read(ino, 0, &mut content).unwrap(), content.len());
+    assert!(content == [1000u32 as u8; 20_000]);
 }

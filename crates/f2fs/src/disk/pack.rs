@@ -7,7 +7,7 @@ use crate::{
     Error, Place, Result,
     format::{
         BLOCKS_PER_SEGMENT,
-        checkpoint::{AllocMode, Checkpoint, Flags, HEAD_BYTES, LogPosition, PackEnd, PackStart, newest},
+        checkpoint::{Checkpoint, Flags, HEAD_BYTES, PackEnd, PackStart, newest},
         nat::NatEntry,
         orphan,
         sit::{SegmentType, SitEntry},
@@ -110,13 +110,10 @@ fn journals_end(start: &PackStart, geometry: &Geometry) -> usize {
     let size = geometry.block_size.bytes();
     let end = match start.flags.has(Flags::COMPACT_SUM) {
         true => start.summaries_start as usize * size + 2 * geometry.summary.journal_bytes(),
-        false => (start.summaries_start as usize + DATA_SUMMARIES) * size,
+        false => (start.summaries_start as usize + SegmentType::DATA.len()) * size,
     };
     end.clamp(size, size * BLOCKS_PER_SEGMENT as usize)
 }
-
-/// Number of data summary blocks in a pack without compact summaries.
-const DATA_SUMMARIES: usize = 3;
 
 /// The contents of the first part of a pack besides the checkpoint itself.
 pub(crate) struct PackTail {
@@ -134,8 +131,8 @@ impl PackTail {
         checkpoint: &Checkpoint,
     ) -> Result<PackTail> {
         let (size, layout) = (sb.block_size.bytes(), geometry.summary);
-        let wanted =
-            data_summary_blocks(checkpoint, geometry) + 3 * usize::from(checkpoint.has_node_summaries());
+        let wanted = checkpoint.data_summary_blocks(geometry.summary)
+            + 3 * usize::from(checkpoint.has_node_summaries());
         if ((checkpoint.pack_blocks - 1 - checkpoint.summaries_start) as usize) < wanted {
             let what = format!("the pack is too short for the {wanted} blocks of its summaries");
             return Err(Error::corrupt(Place::Checkpoint(pack), what));
@@ -162,23 +159,3 @@ impl PackTail {
         })
     }
 }
-
-/// Number of summary entries of a log that the compact form stores.
-pub(crate) fn summary_entries(checkpoint: &Checkpoint, kind: SegmentType) -> usize {
-    match checkpoint.logs[kind.index()] {
-        LogPosition { mode: AllocMode::Ssr, .. } => BLOCKS_PER_SEGMENT as usize,
-        LogPosition { offset, .. } => usize::from(offset),
-    }
-}
-
-/// Number of blocks in a pack that hold the data summaries.
-pub(crate) fn data_summary_blocks(checkpoint: &Checkpoint, geometry: &Geometry) -> usize {
-    let entries = || DATA_LOGS.map(|kind| summary_entries(checkpoint, kind)).iter().sum();
-    match checkpoint.flags.has(Flags::COMPACT_SUM) {
-        true => geometry.summary.compact_blocks(entries()),
-        false => DATA_SUMMARIES,
-    }
-}
-
-pub(crate) const DATA_LOGS: [SegmentType; 3] =
-    [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];

@@ -11,7 +11,7 @@ use crate::{
         FileType,
         inode::{advise, flag},
         node::{NodeBlock, NodeFormat},
-        quota::Usage,
+        quota::{QuotaKind, Usage},
     },
     units::{BlockAddr, Ino, Nid},
 };
@@ -108,13 +108,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns true if an inode without a name looks like a quota file.
-    pub(crate) fn is_quota_file(&self, ino: Ino) -> Result<bool> {
+    /// Returns true if an inode looks like a quota file of this kind: it has no name and is immutable, and its content begins
+    /// with the magic number.
+    pub(crate) fn is_quota_file(&self, kind: QuotaKind, ino: Ino) -> Result<bool> {
         let entry = self.nat_entry(ino.into())?;
         if entry.is_free() || entry.ino != ino {
             return Ok(false);
         }
         let inode = self.inode(ino)?;
-        Ok(inode.file_type() == FileType::Regular && inode.last_name().is_empty())
+        let is_quota_like = inode.file_type() == FileType::Regular
+            && inode.last_name().is_empty()
+            && inode.has_flag(flag::IMMUTABLE);
+        let mut magic = [0; 4];
+        Ok(is_quota_like
+            && self.read(ino, 0, &mut magic)? == magic.len()
+            && magic == kind.magic().to_le_bytes())
     }
 }

@@ -32,7 +32,7 @@ impl Engine {
         assert!(!self.superblock().has_quotas(), "the feature quota is off");
         for kind in QuotaKind::ALL {
             let (ino, usage) = (inos[kind.index()], &usage[kind.index()]);
-            let exists = ino != Ino(0) && self.is_quota_file(ino)?;
+            let exists = ino != Ino(0) && self.is_quota_file(kind, ino)?;
             self.admit_change()?;
             match (wanted.contains(&kind), exists) {
                 (true, true) => self.renew_quota_file(kind, ino, usage)?,

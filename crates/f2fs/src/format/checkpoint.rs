@@ -16,6 +16,7 @@ use super::{
     BLOCKS_PER_SEGMENT, BlockSize,
     crc::{crc, f2fs_crc},
     sit::SegmentType,
+    summary,
     superblock::Superblock,
 };
 use crate::{
@@ -126,6 +127,14 @@ pub struct LogPosition {
     pub offset: u16,
     /// The way in which it takes blocks of the segment.
     pub mode: AllocMode,
+}
+
+impl LogPosition {
+    /// Returns the number of summary entries of the log that a checkpoint stores.
+    #[must_use]
+    pub fn summary_entries(&self) -> usize {
+        if self.mode.is_ssr() { BLOCKS_PER_SEGMENT as usize } else { usize::from(self.offset) }
+    }
 }
 
 /// A checkpoint whose numbers are consistent with each other and with the superblock.
@@ -314,6 +323,21 @@ impl Checkpoint {
         match self.flags.has(Flags::NOCRC_RECOVERY) {
             true => (self.version.0 ^ footer_version) & u64::from(u32::MAX) == 0,
             false => self.node_version() == footer_version,
+        }
+    }
+
+    /// Returns the numbers of summary entries of the data logs that a pack stores in the compact form.
+    #[must_use]
+    pub fn data_summary_entries(&self) -> [usize; 3] {
+        SegmentType::DATA.map(|kind| self.logs[kind.index()].summary_entries())
+    }
+
+    /// Returns the number of blocks in a pack that hold the summaries of the data logs.
+    #[must_use]
+    pub fn data_summary_blocks(&self, layout: summary::Layout) -> usize {
+        match self.flags.has(Flags::COMPACT_SUM) {
+            true => layout.compact_blocks(self.data_summary_entries().iter().sum()),
+            false => SegmentType::DATA.len(),
         }
     }
 

@@ -174,12 +174,13 @@ pub fn records(
     Ok(walk.records)
 }
 
+/// Grace times of the soft limits of space and inodes in a new quota file, in seconds: a week each, as of mkfs.f2fs.
+pub const USUAL_GRACES: (u32, u32) = (7 * 24 * 3600, 7 * 24 * 3600);
+
 /// Encodes a quota file without limits, for ids and their usage. Its first blocks are those of mkfs.f2fs: the
 /// tree down to the first leaf.
 #[must_use]
 pub fn encode(kind: QuotaKind, usage: &BTreeMap<u32, Usage>) -> Vec<u8> {
-    /// A week.
-    const GRACE_SECONDS: u32 = 7 * 24 * 3600;
     let records = usage.iter().map(|(id, used)| {
         let mut record = raw::QuotaRecord::new_zeroed();
         record.id.set(*id);
@@ -187,7 +188,7 @@ pub fn encode(kind: QuotaKind, usage: &BTreeMap<u32, Usage>) -> Vec<u8> {
         record.space.set(used.bytes);
         record
     });
-    encode_records(kind, (GRACE_SECONDS, GRACE_SECONDS), records)
+    encode_records(kind, USUAL_GRACES, records)
 }
 
 /// Encodes a quota file of these records, which must be in the order of their ids. The times, in seconds, are

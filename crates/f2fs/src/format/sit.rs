@@ -45,6 +45,9 @@ impl SegmentType {
         SegmentType::ColdNode,
     ];
 
+    /// Those of data, in the order of their numbers.
+    pub const DATA: [SegmentType; 3] = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];
+
     /// Its number on disk, 0 to 5.
     #[must_use]
     pub const fn index(self) -> usize {

@@ -68,11 +68,6 @@ impl Log {
     pub(super) fn position(&self) -> LogPosition {
         LogPosition { segment: self.segment, offset: self.offset, mode: self.mode }
     }
-
-    /// Number of summary entries that the checkpoint must store.
-    pub(super) fn summary_entries(&self) -> usize {
-        if self.mode.is_ssr() { BLOCKS_PER_SEGMENT as usize } else { usize::from(self.offset) }
-    }
 }
 
 /// The six logs. A read-only volume has logs as well but never writes to them.

@@ -5,7 +5,6 @@ use crate::{
     Error, Place, Result,
     disk::{
         journal::TableRun,
-        pack::{DATA_LOGS, data_summary_blocks, summary_entries},
         superblock_copies::{self, Copies},
     },
     format::{
@@ -136,13 +135,13 @@ impl Segments {
         let mut bytes = vec![0; size * blocks as usize];
         self.disk.io().read(start, at, &mut bytes)?;
 
-        let data_blocks = data_summary_blocks(checkpoint, self.disk.geometry());
+        let data_blocks = checkpoint.data_summary_blocks(layout);
         // The number of blocks was checked when the volume was opened, and holds for every pack that we
         // write.
         let block = |n: usize| &bytes[n * size..(n + 1) * size];
         let data = match checkpoint.flags.has(Flags::COMPACT_SUM) {
             true => {
-                let used = DATA_LOGS.map(|kind| summary_entries(checkpoint, kind));
+                let used = checkpoint.data_summary_entries();
                 Compact::parse(&bytes[..data_blocks * size], layout, used).summaries
             }
             false => [0, 1, 2].map(|n| Summary::parse(block(n), layout)),
@@ -215,9 +214,8 @@ impl Segments {
         nodes: NodeSummaries,
     ) -> (bool, Vec<u8>) {
         let layout = self.disk.geometry().summary;
-        let data = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];
-        let data = data.map(|kind| self.logs.get(kind));
-        let entries = data.map(Log::summary_entries);
+        let data = SegmentType::DATA.map(|kind| self.logs.get(kind));
+        let entries = data.map(|log| log.position().summary_entries());
         let compact = layout.compact_blocks(entries.iter().sum()) < data.len();
         let mut bytes = match compact {
             true => {

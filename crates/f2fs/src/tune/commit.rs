@@ -87,7 +87,7 @@ fn numbers(volume: &mut Engine, plan: &Plan, wanted: &[QuotaKind]) -> Result<[In
     let mut numbers = plan.old.qf_ino.map(|ino| Ino(ino.get()));
     for kind in QuotaKind::ALL {
         let number = &mut numbers[kind.index()];
-        if *number == Ino(0) || !volume.is_quota_file(*number)? {
+        if *number == Ino(0) || !volume.is_quota_file(kind, *number)? {
             *number = if wanted.contains(&kind) { volume.free_ino()? } else { Ino(0) };
         }
     }
