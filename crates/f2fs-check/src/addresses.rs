@@ -8,7 +8,8 @@
 use f2fs::{
     Place,
     format::{
-        inode::{Algorithm, flag, inline},
+        FileType,
+        inode::{Algorithm, advise, flag, inline},
         node::{NodeBlock, NodeFooter},
         node_path::NodeKind,
         superblock::Features,
@@ -19,7 +20,7 @@ use f2fs::{
 use crate::{
     Certainty, Finding, Fix, Kind, Loss, Slot,
     checker::{Checker, ODD_MAX},
-    clusters::{self, Shown},
+    clusters::Shown,
     inodes::{ALGORITHM, EXTENT, FLAGS},
     segments::Content,
     table::{Entry, fact},
@@ -142,8 +143,29 @@ impl Checker<'_> {
         }
         self.report.sums.blocks += u64::from(blocks);
         if holder.inode.is_some() {
+            self.check_size(holder, addrs);
             self.check_clusters(holder, addrs);
             self.check_extent(holder, addrs);
+        }
+    }
+
+    /// Counts blocks with data past the size of a file, which no call leaves there unless the inode says so.
+    fn check_size(&mut self, holder: &Holder<'_>, addrs: &[BlockAddr]) {
+        let Some(inode) = holder.inode.filter(|inode| inode.file_type() != FileType::Directory) else {
+            return;
+        };
+        let end = inode.head().size.get().div_ceil(self.geometry.block_size.bytes() as u64);
+        let end = end.next_multiple_of(holder.cluster_blocks() as u64);
+        let covered = usize::try_from(end.saturating_sub(holder.first_block)).unwrap_or(usize::MAX);
+        let past = addrs.get(covered..).unwrap_or(&[]).iter().filter(|addr| addr.is_real()).count();
+        let is_meant = inode.has_advise(advise::KEEP_SIZE)
+            || inode.has_advise(advise::VERITY)
+            || inode.has_inline(inline::PIN);
+        if past > 0
+            && !is_meant
+            && (self.past_size.len() < ODD_MAX || self.past_size.contains_key(&holder.ino))
+        {
+            *self.past_size.entry(holder.ino).or_default() += past as u64;
         }
     }
 
@@ -208,9 +230,18 @@ impl Checker<'_> {
             return false;
         };
         let rest = holder.reserved();
-        let is_usual = |chunk: &[BlockAddr]| data_of_cluster(chunk, rest).is_some();
-        if !addrs.contains(&BlockAddr::COMPRESS) || addrs.chunks(holder.cluster_blocks()).any(is_usual) {
+        let is_usual = |chunk: &&[BlockAddr]| data_of_cluster(chunk, rest).is_some();
+        if !addrs.contains(&BlockAddr::COMPRESS) {
             return false;
+        }
+        if let Some(usual) = addrs.chunks(holder.cluster_blocks()).find(is_usual) {
+            // One cluster of each file tells whether its settings are right. Encrypted ones tell nothing.
+            let is_tried = holder.nid == holder.ino.into() && !inode.has_advise(advise::ENCRYPT);
+            let settings = inode.compression().filter(|_| is_tried);
+            let data = data_of_cluster(usual, rest).unwrap_or(0);
+            if settings.is_none_or(|own| self.trials.fit(&self.io, &usual[1..=data], own)) {
+                return false;
+            }
         }
         let (at, has_field) = (Place::Inode(holder.ino), inode.layout().addrs_at() > ALGORITHM + 1);
         let stored = inode.bytes().get(ALGORITHM).filter(|_| has_field);
@@ -218,7 +249,7 @@ impl Checker<'_> {
         let own = inode.compression().map(|own| (own.algorithm, own.log_cluster_blocks));
         let lenient = [BlockAddr::NULL, BlockAddr::NEW];
         let is_plausible = |chunk: &[BlockAddr]| data_of_cluster(chunk, lenient).is_some();
-        match clusters::shown(&self.io, addrs, stored) {
+        match self.trials.shown(&self.io, addrs, stored) {
             Shown::Nothing => return false,
             // Only the addresses are odd.
             Shown::Settings(algorithm, log) if own == Some((algorithm, log)) => return false,

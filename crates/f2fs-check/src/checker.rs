@@ -1,6 +1,6 @@
 //! The check as a whole: its state, and the order of its parts.
 
-use std::sync::Arc;
+use std::{cmp::Ordering, sync::Arc};
 
 use block::Device;
 use f2fs::{
@@ -17,9 +17,9 @@ use f2fs::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Finding, Fix, Kind, Loss, Progress, Report, Slot, Stage, addresses::Odd, adopt, links::Directory,
-    lost::Lost, nat, packs, quotas::Quotas, reader::Cache, segments::Segments, summaries::Summaries,
-    superblocks, table::Table,
+    Finding, Fix, Kind, Loss, Progress, Report, Severity, Slot, Stage, addresses::Odd, adopt,
+    clusters::Trials, links::Directory, lost::Lost, nat, packs, quotas::Quotas, reader::Cache,
+    segments::Segments, summaries::Summaries, superblocks, table::Table,
 };
 
 /// Blocks of nodes that are kept in memory.
@@ -36,11 +36,37 @@ pub fn check(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Res
     examine(device, progress).map(|(report, _)| report)
 }
 
-/// Like [`check`]; also returns the blocks in use, if the tables could be read.
-pub(crate) fn examine(
-    device: Arc<dyn Device>,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<(Report, Option<Segments>)> {
+/// A report, and the blocks in use if the tables could be read.
+type Examined = (Report, Option<Segments>);
+
+/// Like [`check`]; also returns the blocks in use, if the tables could be read. If the superblocks differ, that counts by
+/// which the rest of the volume has fewer faults.
+pub(crate) fn examine(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Result<Examined> {
+    let (mut first, segments) = examine_by_first(device.clone(), progress)?;
+    if first.count(Kind::SuperblocksDiffer) == 0 {
+        return Ok((first, segments));
+    }
+    let Some((other, checksums)) = superblocks::with_second(&device)? else { return Ok((first, segments)) };
+    let (mut second, other_segments) = examine_by_first(other, progress)?;
+    let errors = |report: &Report| report.count_of(Severity::Error) - report.count(Kind::SuperblocksDiffer);
+    let faults = |report: &Report| (report.ended_early.is_some(), errors(report));
+    // With equal faults, that counts which more checksums confirm.
+    match faults(&second).cmp(&faults(&first)).then(checksums) {
+        Ordering::Less => {
+            second.add(superblocks::second_counts(errors(&second), errors(&first)));
+            second.fix(Fix::TakeSecondSuperblock);
+            Ok((second, other_segments))
+        }
+        Ordering::Equal => {
+            first.doubt(Kind::SuperblocksDiffer);
+            Ok((first, segments))
+        }
+        Ordering::Greater => Ok((first, segments)),
+    }
+}
+
+/// Examines a volume by its first usable superblock.
+fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Result<Examined> {
     let mut report = Report::default();
     let Some(superblock) = superblocks::check(&device, &mut report)? else {
         report.ended_early = Some("no superblock is usable".into());
@@ -87,6 +113,11 @@ pub(crate) fn examine(
         saved: FxHashMap::default(),
         unlike_clusters: FxHashSet::default(),
         named_kinds: FxHashMap::default(),
+        doubted_kinds: FxHashSet::default(),
+        without_context: FxHashSet::default(),
+        encrypted_names: FxHashSet::default(),
+        past_size: FxHashMap::default(),
+        trials: Trials::default(),
         removals: FxHashMap::default(),
         dir_budget,
         extents: FxHashMap::default(),
@@ -142,6 +173,16 @@ pub(crate) struct Checker<'a> {
     pub unlike_clusters: FxHashSet<Ino>,
     /// Kinds of invalid inodes according to their names.
     pub named_kinds: FxHashMap<Ino, FileType>,
+    /// Inodes whose content contradicts their kind.
+    pub doubted_kinds: FxHashSet<Ino>,
+    /// Inodes that are marked as encrypted, on a volume with encryption, and have no context.
+    pub without_context: FxHashSet<Ino>,
+    /// Directories among them with names that may be encrypted.
+    pub encrypted_names: FxHashSet<Ino>,
+    /// Numbers of blocks with data past the size of a file.
+    pub past_size: FxHashMap<Ino, u64>,
+    /// Clusters that may still be decompressed.
+    pub trials: Trials,
     /// Names to remove: directory, inode, and the number of its names that stay.
     pub removals: FxHashMap<(Ino, Ino), usize>,
     /// Blocks of directories that may still be read. Each directory is read twice, and again if names are removed; all
@@ -164,6 +205,7 @@ impl Checker<'_> {
         self.find_lost();
         self.check_directories();
         self.tell(Stage::Sums, 0, 1);
+        self.conclude_marks();
         self.check_links();
         self.check_quotas();
         self.check_chain();

@@ -15,6 +15,9 @@ const MARKS_MAX: usize = 4;
 /// Algorithms by how common they are. The decoder of LZO takes LZO-RLE, too.
 const ALGORITHMS: [Algorithm; 4] = [Algorithm::Lz4, Algorithm::Zstd, Algorithm::LzoRle, Algorithm::Lzo];
 
+/// Trials of one check. Files without a trial are taken as their inodes say.
+const TRIALS_MAX: u32 = 1 << 16;
+
 /// Compression that the clusters of a file show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
@@ -26,47 +29,73 @@ pub enum Shown {
     Nothing,
 }
 
-/// Examines the clusters among addresses that begin at the start of a cluster. Of several algorithms that fit, the
-/// `stored` one is right.
-pub fn shown(io: &Io, addrs: &[BlockAddr], stored: Option<Algorithm>) -> Shown {
-    let marks = addrs.iter().enumerate().filter(|(_, addr)| **addr == BlockAddr::COMPRESS);
-    let mut shown = Shown::Nothing;
-    for (at, _) in marks.take(MARKS_MAX) {
-        let data = addrs[at + 1..].iter().take_while(|addr| addr.is_real()).count();
-        for log in LOG_CLUSTER_BLOCKS {
-            let blocks = 1usize << log;
-            let is_whole = at % blocks == 0
-                && (1..blocks).contains(&data)
-                && addrs.get(at + 1 + data..at + blocks).is_some_and(|rest| rest.iter().all(is_reserved));
-            if !is_whole {
-                continue;
-            }
-            shown = Shown::Unknown;
-            let found = stored.into_iter().chain(ALGORITHMS).find(|algorithm| {
-                decodes(
-                    io,
-                    &addrs[at + 1..=at + data],
-                    Compression { algorithm: *algorithm, log_cluster_blocks: log, ..Compression::default() },
-                )
-            });
-            if let Some(algorithm) = found {
-                return Shown::Settings(algorithm, log);
+/// Trials to decompress a cluster, of which a check makes a limited number: each reads blocks of data.
+pub struct Trials {
+    left: u32,
+}
+
+impl Default for Trials {
+    fn default() -> Trials {
+        Trials { left: TRIALS_MAX }
+    }
+}
+
+impl Trials {
+    /// Returns true if the stored blocks of a cluster decompress to a whole cluster, or if no trial is left.
+    pub fn fit(&mut self, io: &Io, stored: &[BlockAddr], settings: Compression) -> bool {
+        self.left == 0 || self.decodes(io, stored, settings)
+    }
+
+    /// Examines the clusters among addresses that begin at the start of a cluster. Of several algorithms that fit, the
+    /// `stored` one is right.
+    pub fn shown(&mut self, io: &Io, addrs: &[BlockAddr], stored: Option<Algorithm>) -> Shown {
+        let marks = addrs.iter().enumerate().filter(|(_, addr)| **addr == BlockAddr::COMPRESS);
+        let mut shown = Shown::Nothing;
+        for (at, _) in marks.take(MARKS_MAX) {
+            let data = addrs[at + 1..].iter().take_while(|addr| addr.is_real()).count();
+            for log in LOG_CLUSTER_BLOCKS {
+                let blocks = 1usize << log;
+                let is_whole = at % blocks == 0
+                    && (1..blocks).contains(&data)
+                    && addrs.get(at + 1 + data..at + blocks).is_some_and(|rest| rest.iter().all(is_reserved));
+                if !is_whole {
+                    continue;
+                }
+                shown = Shown::Unknown;
+                let found = stored.into_iter().chain(ALGORITHMS).find(|algorithm| {
+                    let settings = Compression {
+                        algorithm: *algorithm,
+                        log_cluster_blocks: log,
+                        ..Compression::default()
+                    };
+                    self.decodes(io, &addrs[at + 1..=at + data], settings)
+                });
+                if let Some(algorithm) = found {
+                    return Shown::Settings(algorithm, log);
+                }
             }
         }
+        shown
     }
-    shown
+
+    /// Returns true if the stored blocks of a cluster decompress to exactly a whole cluster.
+    fn decodes(&mut self, io: &Io, stored: &[BlockAddr], settings: Compression) -> bool {
+        let Some(left) = self.left.checked_sub(1) else { return false };
+        self.left = left;
+        let size = io.block_size().bytes();
+        let settings = Compression {
+            algorithm: settings.algorithm,
+            log_cluster_blocks: settings.log_cluster_blocks,
+            ..Compression::default()
+        };
+        let blocks = stored.iter().map(|addr| io.read_block(*addr, Place::Block(*addr)));
+        let Ok(blocks) = blocks.collect::<Result<Vec<_>, _>>() else { return false };
+        let mut content = vec![0; size << settings.log_cluster_blocks];
+        cluster::decode(&settings, &blocks.concat(), &mut content, Place::Volume).is_ok()
+    }
 }
 
 /// Returns true for an address that stands for a block that compression saves, whether it was released or not.
 fn is_reserved(addr: &BlockAddr) -> bool {
     [BlockAddr::NULL, BlockAddr::NEW].contains(addr)
-}
-
-/// Returns true if the stored blocks of a cluster decompress to exactly a whole cluster.
-fn decodes(io: &Io, stored: &[BlockAddr], settings: Compression) -> bool {
-    let size = io.block_size().bytes();
-    let blocks = stored.iter().map(|addr| io.read_block(*addr, Place::Block(*addr)));
-    let Ok(blocks) = blocks.collect::<Result<Vec<_>, _>>() else { return false };
-    let mut content = vec![0; size << settings.log_cluster_blocks];
-    cluster::decode(&settings, &blocks.concat(), &mut content, Place::Volume).is_ok()
 }

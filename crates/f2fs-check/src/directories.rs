@@ -10,7 +10,6 @@ use f2fs::{
         dir_hash,
         inode::inline,
         node::NodeBlock,
-        superblock::Features,
     },
     units::{BlockAddr, Ino},
 };
@@ -21,9 +20,9 @@ use crate::{
     areas::{Held, edited},
     checker::{Checker, ODD_MAX},
     inodes::{DEPTH, SIZE},
-    names::Naming,
+    names::{Naming, is_plain},
     reader::read_runs,
-    table::{Entry, fact},
+    table::fact,
 };
 
 /// Maximum number of names of a directory among which duplicates are looked for.
@@ -61,6 +60,8 @@ struct Walk {
     /// The current area with its repairs.
     edited: Option<Vec<u8>>,
     is_broken: bool,
+    /// True if no name can be an encrypted one.
+    is_plain: bool,
 }
 
 impl Walk {
@@ -132,6 +133,7 @@ impl Checker<'_> {
             held: Held::of_inline(inode),
             edited: None,
             is_broken: false,
+            is_plain: true,
         };
         if depth > dir_hash::DEPTH_MAX {
             self.add(Kind::DirDepth, Place::Inode(ino), format!("i_current_depth {depth}, at most 63"));
@@ -152,6 +154,9 @@ impl Checker<'_> {
         self.check_dots(&walk, inode);
         self.directories[number].dotdot = walk.parent;
         self.directories[number].is_broken = walk.is_broken;
+        if !walk.is_plain && self.without_context.contains(&ino) {
+            self.encrypted_names.insert(ino);
+        }
         self.check_shared(inode, &mut walk);
     }
 
@@ -293,6 +298,7 @@ impl Checker<'_> {
         let shown = walk.naming.shown(entry.name);
         let hash = walk.naming.hash(entry.name, entry.hash);
         let is_possible = walk.naming.is_possible(entry.name);
+        walk.is_plain &= is_plain(entry.name);
         if !is_possible {
             let known = format!("the name {shown} in slot {} has a slash or a zero", entry.slot);
             self.add(Kind::DentryName, at, known);
@@ -421,7 +427,15 @@ impl Checker<'_> {
         self.table.note(found, fact::REACHED);
         let kind = self.table.kind(found);
         if let Some(kind) = kind.filter(|kind| Some(*kind) != entry.kind) {
-            self.check_kind(walk, at, entry, shown, (found, kind), bytes);
+            if self.check_kind(at, entry, shown, (found, kind)) {
+                walk.edit(bytes, |area| area.set_target(entry.slot, entry.ino, kind));
+            }
+            // A directory that the kind of its inode hides is a link of this one.
+            if entry.kind == Some(FileType::Directory) && self.table.has(found, fact::INVALID) {
+                if let Some(own) = self.table.find(walk.ino.into()) {
+                    self.table.take_links(own, 1);
+                }
+            }
         }
         if kind == Some(FileType::Directory) {
             if let Some(own) = self.table.find(walk.ino.into()) {
@@ -435,60 +449,6 @@ impl Checker<'_> {
                 self.note_parent(entry.ino, walk.number);
             }
         }
-    }
-
-    /// Decides between the kind of an entry and that of its inode.
-    fn check_kind(
-        &mut self,
-        walk: &mut Walk,
-        at: Place,
-        entry: &Dentry<'_>,
-        shown: &str,
-        (found, kind): (Entry, FileType),
-        bytes: &[u8],
-    ) {
-        let is_invalid = self.table.has(found, fact::INVALID);
-        if !is_invalid && entry.kind == Some(FileType::Directory) && self.is_directory_by_content(entry.ino) {
-            let place = Place::Inode(entry.ino);
-            let known = format!("i_mode says {kind:?}; its name and its first block say Directory");
-            let finding = Finding::new(Kind::InodeInvalid, place, known).repaired_by("make it a directory");
-            self.report.add(finding);
-            self.table.note(found, fact::INVALID | fact::TAINTED);
-            self.quotas.give_up();
-            let mode = self.cache.block(&self.io, self.table.addr(found));
-            let mode = mode.map_or(0, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
-            let mode = FileType::Directory.mode_bits() | mode & 0o7777;
-            self.fix(Fix::Node(Slot { nid: entry.ino.into(), at: 0 }, mode.to_le_bytes().to_vec()));
-            if let Some(own) = self.table.find(walk.ino.into()) {
-                self.table.take_links(own, 1);
-            }
-            return;
-        }
-        let is_sealed = self.superblock.features.has(Features::INODE_CHECKSUM)
-            && self.report.count(Kind::InodeChecksum) == 0;
-        // Without a checksum, either of them may be damaged.
-        let certainty =
-            if is_sealed || entry.kind.is_none() { Certainty::Certain } else { Certainty::Unclear };
-        let known = format!("{shown} says {:?}, {} is {kind:?}", entry.kind, entry.ino);
-        self.report.add(Finding::new(Kind::DentryType, at, known).with_certainty(certainty));
-        if !is_invalid {
-            walk.edit(bytes, |area| area.set_target(entry.slot, entry.ino, kind));
-        }
-    }
-
-    /// Returns true if the first block of an inode, according to its first address, begins with the entry "." of the inode.
-    fn is_directory_by_content(&mut self, ino: Ino) -> bool {
-        let Some(inode) = self.inode_of(ino) else { return false };
-        let place = inode.layout().addrs_at();
-        let stored = inode.bytes().get(place..place + 4).and_then(|bytes| bytes.try_into().ok());
-        let addr = BlockAddr(stored.map_or(0, u32::from_le_bytes));
-        if !self.segments.is_marked(addr) {
-            return false;
-        }
-        let Ok(block) = self.cache.block(&self.io, addr) else { return false };
-        let area = Dentries::new(&block[..], Place::Volume);
-        let first = area.entries().next();
-        matches!(first, Some(Ok(entry)) if entry.name == b"." && entry.ino == ino)
     }
 
     /// Compares the names that share a hash.

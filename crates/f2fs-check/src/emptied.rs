@@ -42,8 +42,15 @@ impl Checker<'_> {
                 continue;
             }
             for addr in blocks {
-                if let Some((key, place)) = self.emptied(*addr) {
-                    places.entry(key).or_insert(place).originals.push(*addr);
+                let Some((key, place)) = self.emptied(*addr) else { continue };
+                if places.len() >= ODD_MAX && !places.contains_key(&key) {
+                    self.lose(Loss::Block);
+                    continue;
+                }
+                let originals = &mut places.entry(key).or_insert(place).originals;
+                // Two are as uncertain as more.
+                if originals.len() < 2 {
+                    originals.push(*addr);
                 }
             }
         }

@@ -96,6 +96,8 @@ pub enum Fix {
         /// The whole content.
         content: Vec<u8>,
     },
+    /// Copies the second superblock over the first.
+    TakeSecondSuperblock,
     /// Clears the errors that the superblocks record.
     ClearErrors,
     /// Clears the numbers of quota inodes in the superblocks.

@@ -23,6 +23,10 @@ use crate::{
     table::{Entry, fact},
 };
 
+/// Byte offset of i_mode.
+pub const MODE: usize = 0;
+/// Byte offset of i_advise.
+pub const ADVISE: usize = 2;
 /// Byte offset of i_inline.
 const INLINE: usize = 3;
 /// Byte offset of i_links.
@@ -55,6 +59,7 @@ impl Checker<'_> {
         if let Some(what) = wrong_checksum {
             self.add(Kind::InodeChecksum, at, what);
             self.fix(Fix::Node(Slot { nid, at: 0 }, Vec::new()));
+            self.table.note(entry, fact::UNSEALED);
         }
         let inode = match parsed {
             Ok(inode) => inode,
@@ -68,7 +73,7 @@ impl Checker<'_> {
         self.table.take_links(entry, 0u32.wrapping_sub(head.links.get()));
         // The rules bound i_blocks to 32 bits. The inode is the first of them.
         self.table.take_blocks(entry, 1u32.wrapping_sub(head.blocks.get() as u32));
-        if self.is_marked_inline_by_mistake(&inode, at) {
+        if self.doubts_kind(&inode) || self.is_marked_inline_by_mistake(&inode, at) {
             self.table.note(entry, fact::INVALID | fact::TAINTED);
             self.quotas.give_up();
             return;

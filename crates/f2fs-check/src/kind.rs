@@ -129,6 +129,10 @@ kinds! {
         "With inode_checksum, an inode carries its checksum.", "check the inode and compute its checksum anew";
     InodeInvalid, "inode-invalid", Error, Likely,
         "The fields of an inode agree with each other and with the features.", "restore what can be, else remove the inode";
+    Encryption, "encryption", Error, Likely,
+        "An inode has the mark of encryption if it has an encryption context, on a volume with the feature encrypt.", "clear the mark, or set it by the context";
+    PastSize, "past-size", Notice, Unclear,
+        "i_size covers the data of a file.", "none: if the file is too short, a person has to set its size";
     NodeChild, "node-child", Error, Likely,
         "An inode or indirect node names nodes in use that belong to the inode.", "clear the number, or put the right one there";
     NodeTwice, "node-twice", Error, Likely,

@@ -2,6 +2,7 @@
 
 use f2fs::{
     format::{
+        NAME_MAX,
         casefold::fold,
         hash::name_hash,
         inode::{advise, flag},
@@ -9,6 +10,20 @@ use f2fs::{
     },
     printable,
 };
+
+/// Minimum length of an encrypted name in bytes.
+const ENCRYPTED_NAME_MIN: usize = 16;
+/// Lengths of encrypted names are multiples of it, apart from the largest one.
+const ENCRYPTED_NAME_STEP: usize = 4;
+
+/// Returns true if a name is none that fscrypt made (Linux, `fscrypt_fname_encrypted_size`): by its length, or because it
+/// is text without control characters.
+pub fn is_plain(name: &[u8]) -> bool {
+    let has_length =
+        name.len() >= ENCRYPTED_NAME_MIN && (name.len() % ENCRYPTED_NAME_STEP == 0 || name.len() == NAME_MAX);
+    let is_text = || std::str::from_utf8(name).is_ok_and(|text| !text.chars().any(char::is_control));
+    !has_length || is_text()
+}
 
 /// Rules by which a directory hashes and compares names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

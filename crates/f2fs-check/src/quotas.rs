@@ -9,7 +9,7 @@ use f2fs::{
         inode::inline,
         node::NodeBlock,
         quota::{
-            self, BLOCK_BYTES, Located, QuotaKind, Usage,
+            self, BLOCK_BYTES, Located, QuotaKind, USUAL_GRACES, Usage,
             raw::{QuotaInfo, QuotaRecord},
         },
         superblock::{Features, Superblock},
@@ -24,8 +24,6 @@ use crate::{Certainty, Finding, Fix, Kind, Loss, checker::Checker};
 
 /// Maximum number of users, groups or projects that are counted.
 const IDS_MAX: usize = 1 << 20;
-/// Grace times of the soft limits of a new quota file in seconds: a week, as of mkfs.f2fs.
-const GRACES: (u32, u32) = (7 * 24 * 3600, 7 * 24 * 3600);
 /// Byte offset of the number of blocks in a quota file.
 const BLOCKS_AT: usize = 20;
 
@@ -93,7 +91,7 @@ impl Checker<'_> {
                 None => {
                     let known = format!("the superblock names it for quota of {kind:?}, it cannot be used");
                     self.add(Kind::QuotaInode, Place::Inode(ino), known);
-                    self.renew_quota(kind, GRACES, Vec::new());
+                    self.renew_quota(kind, USUAL_GRACES, Vec::new());
                 }
             }
         }
@@ -142,7 +140,7 @@ impl Checker<'_> {
 
     /// The records of a quota file whose first block has a damaged start. `None` if there are none.
     fn records_below_header(&mut self, kind: QuotaKind, inode: &NodeBlock) -> Option<Vec<Located>> {
-        let empty = quota::encode_records(kind, GRACES, []);
+        let empty = quota::encode_records(kind, USUAL_GRACES, []);
         let blocks = u32::try_from(inode.head().size.get() / BLOCK_BYTES as u64).unwrap_or(u32::MAX);
         let records = quota::records(kind, Place::Inode(inode.ino()), |number| {
             let mut block = self.quota_block(inode, number)?;
@@ -157,10 +155,10 @@ impl Checker<'_> {
 
     /// The grace times in a quota file, of space and inodes; the usual ones if it has none.
     fn graces(&mut self, inode: &NodeBlock) -> (u32, u32) {
-        let Ok(block) = self.quota_block(inode, 0) else { return GRACES };
+        let Ok(block) = self.quota_block(inode, 0) else { return USUAL_GRACES };
         let (info, _) = QuotaInfo::read_from_prefix(&block[..]).expect("a block is longer than the info");
         match (info.block_grace.get(), info.inode_grace.get()) {
-            (0, _) | (_, 0) => GRACES,
+            (0, _) | (_, 0) => USUAL_GRACES,
             graces => graces,
         }
     }

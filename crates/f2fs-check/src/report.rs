@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Finding, Fix, Kind, Loss, Severity};
+use crate::{Certainty, Finding, Fix, Kind, Loss, Severity};
 
 /// Maximum number of findings of one kind that are kept. The others are only counted.
 const KEPT_PER_KIND: u64 = 1000;
@@ -124,6 +124,13 @@ impl Report {
     pub(crate) fn drop_fixes(&mut self, is_dropped: fn(&Fix) -> bool) {
         self.fixes.retain(|fix| !is_dropped(fix));
         self.losses.retain(|loss, _| !matches!(loss, Loss::Name | Loss::Entry));
+    }
+
+    /// Lets the findings of a kind need a person.
+    pub(crate) fn doubt(&mut self, kind: Kind) {
+        for finding in self.findings.iter_mut().filter(|finding| finding.kind == kind) {
+            finding.certainty = Certainty::Unclear;
+        }
     }
 
     pub(crate) fn add(&mut self, finding: Finding) {

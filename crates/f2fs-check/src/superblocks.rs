@@ -1,8 +1,8 @@
 //! The two superblocks.
 
-use std::{mem::offset_of, ops::Range};
+use std::{cmp::Ordering, mem::offset_of, ops::Range, sync::Arc};
 
-use block::Device;
+use block::{Device, Overlay};
 use f2fs::{
     Error, Place, Result,
     format::{
@@ -86,12 +86,53 @@ const CHANGEABLE: [Range<usize>; 5] = [
     offset_of!(raw::Superblock, crc)..superblock::BYTES,
 ];
 
+/// The device as it would be with the second superblock in place of the first, if both are usable and differ in more than
+/// what may change at any time; and the order of both by their checksums: less if the second has more features of them.
+/// Nothing is written to the device.
+///
+/// # Errors
+/// Errors of the device.
+pub fn with_second(device: &Arc<dyn Device>) -> Result<Option<(Arc<dyn Device>, Ordering)>> {
+    let size = device.geometry().size_bytes;
+    let good = |bytes: &[u8; superblock::BYTES], copy: u8| Superblock::check(bytes, copy, size).ok();
+    let Some(first) = read(device, 0) else { return Ok(None) };
+    let Some(one) = good(&first, 0) else { return Ok(None) };
+    let Some(second) = read(device, one.block_size.bytes() as u64) else { return Ok(None) };
+    let Some(other) = good(&second, 1).filter(|other| other.block_size == one.block_size) else {
+        return Ok(None);
+    };
+    if is_changeable(&first, &second) {
+        return Ok(None);
+    }
+    let checksums = |superblock: &Superblock| {
+        let of = [Features::SB_CHECKSUM, Features::INODE_CHECKSUM];
+        of.into_iter().filter(|feature| superblock.features.has(*feature)).count()
+    };
+    let overlay = Overlay::new(device.clone());
+    let at = Place::Superblock(0);
+    overlay.write(superblock::OFFSET as u64, &second).map_err(|source| Error::Io { at, source })?;
+    Ok(Some((Arc::new(overlay), checksums(&one).cmp(&checksums(&other)))))
+}
+
+/// The finding that the second superblock counts, which it does if the volume fits it better.
+pub fn second_counts(errors: u64, errors_of_first: u64) -> Finding {
+    let known = format!(
+        "the copies differ; the rest of the volume has {errors_of_first} faults by this copy, {errors} by the second"
+    );
+    Finding::new(Kind::SuperblocksDiffer, Place::Superblock(0), known)
+        .repaired_by("copy the second superblock over the first")
+}
+
+/// Returns true if two copies differ only in fields that change while a volume is in use.
+fn is_changeable(first: &[u8], second: &[u8]) -> bool {
+    let mut differing = (0..superblock::BYTES).filter(|at| first[*at] != second[*at]);
+    differing.all(|at| CHANGEABLE.iter().any(|field| field.contains(&at)))
+}
+
 fn report_difference(first: &[u8], second: &[u8], report: &mut Report) {
-    let differing = || (0..superblock::BYTES).filter(|at| first[*at] != second[*at]);
-    let Some(at) = differing().next() else { return };
+    let Some(at) = (0..superblock::BYTES).find(|at| first[*at] != second[*at]) else { return };
     let known = format!("byte {at} is {:#04x}, in the first copy {:#04x}", second[at], first[at]);
-    let is_changeable = differing().all(|at| CHANGEABLE.iter().any(|field| field.contains(&at)));
-    let certainty = if is_changeable { Certainty::Certain } else { Certainty::Likely };
+    let certainty = if is_changeable(first, second) { Certainty::Certain } else { Certainty::Likely };
     let finding = Finding::new(Kind::SuperblocksDiffer, Place::Superblock(1), known);
     report.add(finding.with_certainty(certainty));
 }

@@ -31,6 +31,8 @@ pub mod fact {
     pub const HIDDEN: u16 = 0x100;
     /// The inode's own fields are damaged.
     pub const INVALID: u16 = 0x200;
+    /// The inode has a wrong checksum.
+    pub const UNSEALED: u16 = 0x400;
 }
 
 /// Facts of every node in use.

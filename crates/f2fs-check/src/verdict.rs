@@ -70,10 +70,11 @@ impl Checker<'_> {
 
     /// Has the fields of invalid inodes restored.
     fn conclude_invalid(&mut self) {
+        self.conclude_kinds();
         let nodes = self.table.iter().filter(|(_, entry)| self.table.has(*entry, fact::INVALID));
         let invalid: Vec<Ino> = nodes.map(|(nid, _)| Ino::from(nid)).collect();
         for ino in invalid {
-            let kind = self.named_kinds.get(&ino).copied();
+            let kind = self.named_kind(ino);
             self.fix(Fix::Mend(ino, kind));
         }
     }
@@ -134,7 +135,9 @@ impl Checker<'_> {
             let known = format!("it names {}; the summary of {original} names this place", odd.addr);
             let finding = Finding::new(Kind::BlockAddress, Place::File(odd.ino, odd.block), known)
                 .repaired_by(format!("set the address to {original}"));
-            self.report.add(finding.with_certainty(Certainty::Certain));
+            // The file may have reserved the place anew.
+            let certainty = if odd.addr == BlockAddr::NEW { Certainty::Likely } else { Certainty::Certain };
+            self.report.add(finding.with_certainty(certainty));
             self.report.fix(Fix::Node(odd.slot, original.0.to_le_bytes().to_vec()));
             if self.geometry.in_main(odd.addr) {
                 let shared = self.twice.remove(&odd.addr).is_some();
@@ -319,6 +322,7 @@ impl Checker<'_> {
             self.fix(Fix::Node(Slot { nid, at: BLOCKS }, u64::from(found).to_le_bytes().to_vec()));
         }
         self.conclude_extents();
+        self.conclude_sizes();
         let mut saved: Vec<(Ino, i64)> = self.saved.drain().filter(|(_, left)| *left != 0).collect();
         saved.sort_unstable();
         for (ino, left) in saved {
@@ -345,6 +349,17 @@ impl Checker<'_> {
                 self.add(Kind::Extent, Place::Inode(ino), known);
                 self.fix(Fix::Node(Slot { nid: ino.into(), at: EXTENT }, vec![0; 12]));
             }
+        }
+    }
+
+    /// Reports files with data past their size.
+    fn conclude_sizes(&mut self) {
+        let mut past: Vec<(Ino, u64)> = self.past_size.drain().collect();
+        past.sort_unstable();
+        for (ino, blocks) in past {
+            let size = self.inode_of(ino).map_or(0, |inode| inode.head().size.get());
+            let known = format!("i_size {size}, {blocks} blocks with data lie past it");
+            self.add(Kind::PastSize, Place::Inode(ino), known);
         }
     }
 

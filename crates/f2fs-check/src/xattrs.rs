@@ -6,12 +6,12 @@ use f2fs::{
         NodeBlock,
         block_size::NODE_FOOTER_BYTES,
         inode::inline,
-        xattr::{self, HEADER_BYTES},
+        xattr::{self, ENCRYPTION_NAME, HEADER_BYTES, index},
     },
     units::{Ino, Nid},
 };
 
-use crate::{Fix, Kind, Loss, Slot, checker::Checker};
+use crate::{Fix, Kind, Loss, Slot, checker::Checker, encryption::Context};
 
 impl Checker<'_> {
     /// Checks the attributes of an inode: the area in the inode, and the payload of the xattr node after it.
@@ -27,9 +27,15 @@ impl Checker<'_> {
             }
         };
         let mut end = HEADER_BYTES;
+        let mut context = Context::Absent;
         for entry in entries {
             match entry {
-                Ok(entry) => end += entry.stored_bytes(),
+                Ok(entry) => {
+                    end += entry.stored_bytes();
+                    if (entry.index, entry.name) == (index::ENCRYPTION, ENCRYPTION_NAME) {
+                        context = Context::Present;
+                    }
+                }
                 Err(error) => {
                     self.add(Kind::XattrInvalid, at, text(&error));
                     self.lose(Loss::Xattrs);
@@ -45,6 +51,7 @@ impl Checker<'_> {
             self.lose(Loss::Xattrs);
             self.clear_xattrs(inode, node, stream, end);
         }
+        self.check_mark(inode, context);
     }
 
     /// Restores the header of a stream if entries follow it; otherwise clears the stream.

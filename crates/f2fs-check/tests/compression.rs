@@ -1,7 +1,10 @@
 //! Compressed files whose inodes have lost their compression: the clusters tell it.
 
 use block::Device;
-use f2fs::format::inode::flag;
+use f2fs::{
+    engine::{Caller, Engine, NewNode, Options, SetAttr},
+    format::inode::{Compression, flag},
+};
 use f2fs_check::repair::{Planned, plan};
 use std::sync::Arc;
 
@@ -47,6 +50,33 @@ fn the_compression_of_an_inode_comes_back_from_its_clusters() {
         assert!(volume.read("/compressed").unwrap() == [9; 16 * BLOCK], "{case}");
         model::fsck::fsck(&d.device).unwrap_or_else(|error| panic!("{case}: {error:#}"));
     }
+}
+
+#[test]
+fn clusters_that_are_longer_than_their_inode_says_get_their_length_back() {
+    let d = Damaged::new();
+    let compression = Compression { log_cluster_blocks: 3, ..Compression::default() };
+    let options = Options { compression, ..Options::new(|| NOW) };
+    let mut volume = Engine::open(d.device.clone(), options).unwrap();
+    let root = volume.superblock().root_ino;
+    let ino = volume.begin(Caller::ADMIN).create(root, b"long", &NewNode::new(0o100_644)).unwrap();
+    let flags = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
+    volume.begin(Caller::ADMIN).set_attr(ino, &flags).unwrap();
+    let content: Vec<u8> = (0..32 * BLOCK).map(|n| (n / 700) as u8).collect();
+    volume.begin(Caller::ADMIN).write(ino, 0, &content).unwrap();
+    volume.unmount().unwrap();
+    let addr = volume.nat_entry(ino.into()).unwrap().addr;
+    drop(volume);
+    d.put(addr, LOG_CLUSTER_SIZE, &[2]);
+    d.seal_at(ino, addr);
+    let report = support::report(d.device.clone());
+    assert_eq!(support::errors(&report), ["cluster"], "{}", support::lines(&report));
+    let Planned::Repair(plan) = planned(&d) else { panic!("a repair") };
+    assert_eq!(plan.losses, Vec::<String>::new());
+    plan.apply(&*d.device).unwrap();
+    assert!(support::report(d.device.clone()).is_clean());
+    let volume = f2fs::OpenOptions::new().open(d.device.clone()).unwrap();
+    assert!(volume.read("/long").unwrap() == content);
 }
 
 #[test]

@@ -26,6 +26,7 @@ macro_rules! damage {
 }
 
 include!("support/cases.rs");
+include!("support/inode_cases.rs");
 
 #[test]
 fn a_feature_without_extra_attributes() {

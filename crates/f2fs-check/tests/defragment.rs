@@ -2,6 +2,9 @@
 
 mod support;
 
+#[path = "support/volume.rs"]
+mod volume;
+
 use std::sync::Arc;
 
 use block::{MemoryDevice, Overlay, Recording, Survivors, Verb, power_cut, replay};
@@ -15,6 +18,7 @@ use support::{
     aging::{FILE, ROOT, age, assert_good, entries, options},
     errors, lines, report,
 };
+use volume::Damaged;
 
 const BLOCK: u64 = 4096;
 
@@ -31,7 +35,7 @@ fn interleaved(volume: &mut Engine, blocks: u64) -> [Ino; 2] {
     files
 }
 
-fn volume(name: &str, percent: u64) -> (Setup, Arc<MemoryDevice>, [Ino; 2]) {
+fn aged(name: &str, percent: u64) -> (Setup, Arc<MemoryDevice>, [Ino; 2]) {
     let setup = Setup::named(name).unwrap();
     let device = Arc::new(setup.make().unwrap());
     age(device.clone(), options(&setup), percent, 3);
@@ -49,7 +53,7 @@ fn fragmentation(device: &Arc<MemoryDevice>, ino: Ino) -> Fragmentation {
 #[test]
 fn fragmented_files_get_the_order_that_they_need_and_keep_their_content() {
     for name in ["base", "features", "sections", "compressed"] {
-        let (setup, device, files) = volume(name, 20);
+        let (setup, device, files) = aged(name, 20);
         let before = entries(&device);
         let found = fragmentation(&device, files[0]);
         assert!(found.blocks == 700 && found.extents >= 600 && found.is_fragmented(), "{name}: {found:?}");
@@ -107,7 +111,7 @@ fn a_file_in_order_needs_no_other_move_wherever_it_begins() {
 
 #[test]
 fn changes_that_wait_in_memory_are_put_in_order_with_the_rest() {
-    let (setup, device, files) = volume("base", 20);
+    let (setup, device, files) = aged("base", 20);
     let mut volume = Engine::open(device.clone(), options(&setup)).unwrap();
     for block in [0, 7, 100, 699, 700, 701] {
         volume.begin(Caller::ADMIN).write(files[0], block * BLOCK + 5, &[9; 100]).unwrap();
@@ -121,7 +125,7 @@ fn changes_that_wait_in_memory_are_put_in_order_with_the_rest() {
 #[test]
 fn an_area_is_emptied_into_the_side_of_the_device_that_is_asked_for() {
     for name in ["base", "sections"] {
-        let (setup, device, _) = volume(name, 20);
+        let (setup, device, _) = aged(name, 20);
         let before = entries(&device);
         let mut volume = Engine::open(device.clone(), options(&setup)).unwrap();
         let segments = volume.geometry().segments;
@@ -159,7 +163,7 @@ fn an_area_is_emptied_into_the_side_of_the_device_that_is_asked_for() {
 
 #[test]
 fn a_part_of_a_file_is_put_in_order_by_itself() {
-    let (setup, device, files) = volume("base", 20);
+    let (setup, device, files) = aged("base", 20);
     let mut volume = Engine::open(device.clone(), options(&setup)).unwrap();
     assert_eq!(volume.begin(Caller::ADMIN).defragment(files[0], 100..200).unwrap(), 100);
     volume.unmount().unwrap();
@@ -169,8 +173,19 @@ fn a_part_of_a_file_is_put_in_order_by_itself() {
 }
 
 #[test]
+fn an_address_outside_the_main_area_is_an_error() {
+    let d = Damaged::new();
+    let (plain, addrs) = (d.ino("/plain"), 396);
+    d.put_inode(plain, addrs + 4, &5u32.to_le_bytes());
+    let mut volume = Engine::open(d.device.clone(), Options::new(|| volume::NOW)).unwrap();
+    let result = volume.begin(Caller::ADMIN).defragment(plain, 0..u64::MAX);
+    assert!(matches!(result, Err(Error::Corrupt { .. })), "{result:?}");
+    assert!(volume.fragmentation(plain).is_ok());
+}
+
+#[test]
 fn a_volume_without_free_sections_is_left_as_it_is() {
-    let (setup, device, files) = volume("full", 10);
+    let (setup, device, files) = aged("full", 10);
     age(device.clone(), options(&setup), 97, 8);
     let before = entries(&device);
     let mut volume = Engine::open(device.clone(), options(&setup)).unwrap();
@@ -188,7 +203,7 @@ const AFTER_CUT: [&str; 1] = ["pack-invalid"];
 
 #[test]
 fn a_power_cut_while_files_move_leaves_them_whole_with_what_fsync_promised() {
-    let (setup, start, files) = volume("base", 20);
+    let (setup, start, files) = aged("base", 20);
     let recording = Arc::new(Recording::with_data(Overlay::new(start.clone())));
     let mut volume = Engine::open(recording.clone(), options(&setup)).unwrap();
     // The first fsync of a mount is a checkpoint, the second one is not.

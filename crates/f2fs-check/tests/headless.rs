@@ -4,7 +4,7 @@
 use f2fs::{
     Error,
     engine::{Caller, Engine, NewNode, Options},
-    units::Ino,
+    units::{BlockAddr, Ino},
 };
 use f2fs_check::{
     Certainty,
@@ -46,6 +46,30 @@ fn a_newest_pack_without_its_head_prevents_writes_until_it_is_repaired() {
         write(&d).unwrap();
         assert!(support::report(d.device.clone()).is_clean());
     }
+}
+
+#[test]
+fn a_copy_of_an_earlier_volume_at_the_end_of_a_pack_does_not_count() {
+    let d = Damaged::new();
+    let (number, checkpoint) = d.checkpoint();
+    let other = d.pack(1 - number);
+    d.put_head(1 - number, 0, &(checkpoint.version.0 + 100).to_le_bytes());
+    let head = d.block(other);
+    let blocks = u32::from_le_bytes(head[136..140].try_into().unwrap());
+    d.put(BlockAddr(other.0 + blocks - 1), 0, &head);
+    d.put(other, 0, &[0xEE; 4096]);
+    let volume = Engine::open(d.device.clone(), Options::read_only()).unwrap();
+    assert_eq!(volume.headless_checkpoint(), None);
+    assert_eq!(volume.last_checkpoint().version, checkpoint.version);
+    drop(volume);
+    let device: std::sync::Arc<dyn block::Device> = d.device.clone();
+    let Planned::Repair(plan) = plan(&device, NOW, &mut |_| {}).unwrap() else { panic!("a repair") };
+    plan.apply(&*d.device).unwrap();
+    let volume = f2fs::OpenOptions::new().open(d.device.clone()).unwrap();
+    assert_eq!(volume.read("/plain").unwrap(), [3; 5 * 4096]);
+    drop(volume);
+    write(&d).unwrap();
+    assert!(support::report(d.device.clone()).is_clean());
 }
 
 #[test]

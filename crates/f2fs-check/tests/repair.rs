@@ -107,6 +107,7 @@ macro_rules! damage {
 }
 
 include!("support/cases.rs");
+include!("support/inode_cases.rs");
 
 #[test]
 fn a_block_of_a_file_that_a_directory_names_keeps_its_content() {
@@ -546,24 +547,6 @@ fn a_name_with_a_wrong_hash_needs_a_person_unless_the_inode_carries_it() {
     assert_eq!(certainty("small", &name), Certainty::Unclear);
 }
 
-#[test]
-fn a_kind_that_only_one_damaged_inode_tells_needs_a_person() {
-    let device = Arc::new(model::Setup::named("base").unwrap().make().unwrap());
-    let mut volume = Engine::open(device.clone(), Options::new(|| NOW)).unwrap();
-    let root = volume.superblock().root_ino;
-    let file = volume.begin(Caller::ADMIN).create(root, b"file", &NewNode::new(0o100_644)).unwrap();
-    volume.begin(Caller::ADMIN).write(file, 0, &[3; 5 * BLOCK]).unwrap();
-    volume.unmount().unwrap();
-    let volume = Engine::open(device.clone(), Options::read_only()).unwrap();
-    let addr = volume.nat_entry(file.into()).unwrap().addr;
-    // One bit makes a symbolic link of it.
-    device.write(u64::from(addr.0) << 12, &0o120_644u16.to_le_bytes()).unwrap();
-    let plan = repair_of(&device);
-    let kinds: Vec<&str> = plan.report.findings().iter().map(|finding| finding.kind.name()).collect();
-    assert_eq!(kinds, ["dentry-type"]);
-    assert_eq!(plan.certainty(), Certainty::Unclear);
-}
-
 /// Paths that a damage changes although it is repaired; with a plus those that are new.
 fn lost_by(test: &str) -> Vec<String> {
     let paths: &[&str] = match test {
@@ -581,8 +564,7 @@ fn lost_by(test: &str) -> Vec<String> {
             "+\"lost+found/few/other\"",
             "+\"lost+found/few/small\"",
         ],
-        // The one is a device now; the other has another size.
-        "a_device_that_names_nodes" => &["\"far\""],
+        // It has another size.
         "a_mark_of_inline_data_on_a_small_file_with_a_block" => &["\"plain\""],
         "a_doubled_name_in_a_wrong_bucket" => &["\"many/entry 269\"", "+\"many/entry 100~1\""],
         // Nothing else names the quota files.

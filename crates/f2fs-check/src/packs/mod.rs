@@ -19,7 +19,7 @@ use f2fs::{
 
 use crate::{Certainty, Finding, Kind, Report};
 use comparison::Comparison;
-use parts::{Parts, data_summary_blocks};
+use parts::Parts;
 
 /// Content of the pack that counts.
 pub struct Pack {
@@ -249,7 +249,7 @@ impl Packs<'_> {
             let head = bytes.get(..size * (1 + sb.cp_payload as usize));
             let head = head.ok_or_else(|| Error::corrupt(at, "the pack is too short for its payload"))?;
             let checkpoint = Checkpoint::check(head, sb, number)?;
-            let data_blocks = data_summary_blocks(&checkpoint, self.geometry);
+            let data_blocks = checkpoint.data_summary_blocks(self.geometry.summary);
             let wanted = data_blocks + 3 * usize::from(checkpoint.has_node_summaries());
             if ((checkpoint.pack_blocks - 1 - checkpoint.summaries_start) as usize) < wanted {
                 let what = format!("the pack is too short for the {wanted} blocks of its summaries");

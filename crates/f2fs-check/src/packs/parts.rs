@@ -5,7 +5,7 @@ use f2fs::{
     engine::{Geometry, RawPack},
     format::{
         BLOCKS_PER_SEGMENT,
-        checkpoint::{AllocMode, Checkpoint, Flags, LogPosition},
+        checkpoint::{Checkpoint, Flags},
         nat::NatEntry,
         sit::{ENTRY_BYTES, SegmentType},
         summary::{Compact, Journal, Summary},
@@ -16,25 +16,6 @@ use f2fs::{
 
 use super::text;
 use crate::{Finding, Kind, Report};
-
-const DATA_LOGS: [SegmentType; 3] = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];
-
-/// Number of summary entries of a log that the compact form stores.
-fn summary_entries(checkpoint: &Checkpoint, kind: SegmentType) -> usize {
-    match checkpoint.logs[kind.index()] {
-        LogPosition { mode: AllocMode::Ssr, .. } => BLOCKS_PER_SEGMENT as usize,
-        LogPosition { offset, .. } => usize::from(offset),
-    }
-}
-
-/// Number of blocks in a pack that hold the data summaries.
-pub(super) fn data_summary_blocks(checkpoint: &Checkpoint, geometry: &Geometry) -> usize {
-    let entries = || DATA_LOGS.map(|kind| summary_entries(checkpoint, kind)).iter().sum();
-    match checkpoint.flags.has(Flags::COMPACT_SUM) {
-        true => geometry.summary.compact_blocks(entries()),
-        false => DATA_LOGS.len(),
-    }
-}
 
 /// The bytes of a pack and the numbers that divide them.
 pub(super) struct Parts<'a> {
@@ -143,7 +124,7 @@ impl Parts<'_> {
         let block = |n: usize| &bytes[n * size..(n + 1) * size];
         let data = match self.checkpoint.flags.has(Flags::COMPACT_SUM) {
             true => {
-                let used = DATA_LOGS.map(|kind| summary_entries(self.checkpoint, kind));
+                let used = self.checkpoint.data_summary_entries();
                 Compact::parse(&bytes[..data_blocks * size], layout, used).summaries
             }
             false => [0, 1, 2].map(|n| Summary::parse(block(n), layout)),

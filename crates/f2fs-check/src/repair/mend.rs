@@ -125,7 +125,7 @@ fn mend_inline(bytes: &mut [u8], _: NodeFormat, _: Option<FileType>) {
         head.inline &= !inline::DATA;
     }
     if head.inline & inline::DATA != 0 {
-        head.advise &= !advise::VERITY;
+        head.advise &= !(advise::VERITY | advise::ENCRYPT);
         head.flags.set(head.flags.get() & !flag::COMPRESS);
     }
 }

@@ -139,6 +139,27 @@ pub fn plan(device: &Arc<dyn Device>, now: Time, progress: &mut dyn FnMut(Progre
     if report.is_clean() {
         return Ok(Planned::Clean(report));
     }
+    if !report.fixes().contains(&Fix::TakeSecondSuperblock) {
+        return plan_by_first(device, (report, segments), now, progress);
+    }
+    // One copy is whole at any time, and all other writes follow those of the first one.
+    let mut requests = superblock_copies::second_over_first(device)?;
+    let state: Arc<dyn Device> = over(device, &requests)?;
+    let mut planned = plan_by_first(&state, (report, segments), now, progress)?;
+    if let Planned::Repair(plan) = &mut planned {
+        requests.append(&mut plan.requests);
+        plan.requests = requests;
+    }
+    Ok(planned)
+}
+
+/// Plans the repair of a volume whose first usable superblock counts.
+fn plan_by_first(
+    device: &Arc<dyn Device>,
+    (report, segments): (Report, Option<Segments>),
+    now: Time,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Planned> {
     if let Some(reason) = refusal(device, &report) {
         return Ok(Planned::Refused(Refusal { report, reason }));
     }
@@ -155,6 +176,13 @@ pub fn plan(device: &Arc<dyn Device>, now: Time, progress: &mut dyn FnMut(Progre
         uncovered: BTreeMap::new(),
     };
     planning.run(report, segments)
+}
+
+/// A state: a device with requests over it.
+fn over(device: &Arc<dyn Device>, requests: &[Request]) -> Result<State> {
+    let state = Arc::new(Overlay::new(device.clone()));
+    replay(requests, &*state).map_err(|source| f2fs::Error::Io { at: Place::Volume, source })?;
+    Ok(state)
 }
 
 /// The reason why a volume with these findings is not repaired.
@@ -225,7 +253,7 @@ impl Planning<'_> {
             };
         }
         requests.extend(superblock_copies::requests(self.device, report.fixes())?);
-        let last = self.over(self.device, &requests)?;
+        let last = over(self.device, &requests)?;
         let (left, _) = examine(last, self.progress)?;
         if !left.is_clean() {
             return Ok(Planned::Refused(Refusal { reason: remaining(&left), report: left }));
@@ -241,15 +269,13 @@ impl Planning<'_> {
         let mut before = restored_end(self.device)?;
         let mut start: Arc<dyn Device> = self.device.clone();
         if !before.is_empty() {
-            start = self.over(&start, &before)?;
+            start = over(&start, &before)?;
         }
-        match recover::roll_forward(&start, first, &segments, self.now) {
-            recover::Rolled::None => {}
-            recover::Rolled::Forward(requests) => {
-                start = self.over(&start, &requests)?;
-                before.extend(requests);
-            }
-            recover::Rolled::Lost(loss) => self.losses.push(loss),
+        let rolled = recover::roll_forward(&start, first, &segments, self.now);
+        self.losses.extend(rolled.loss);
+        if !rolled.requests.is_empty() {
+            start = over(&start, &rolled.requests)?;
+            before.extend(rolled.requests);
         }
         let (mut report, mut segments) = match before.is_empty() {
             true => (first.clone(), segments),
@@ -283,7 +309,7 @@ impl Planning<'_> {
             }
             self.note_losses(&report, &round);
             requests = round.requests;
-            let state = self.over(&start, &requests)?;
+            let state = over(&start, &requests)?;
             let (next, blocks) = examine(state, self.progress)?;
             if only_superblocks(&next) {
                 before.extend(requests);
@@ -306,23 +332,16 @@ impl Planning<'_> {
     /// Makes the changes of one round, over the state that `requests` lead to.
     fn round(&mut self, origin: &Origin<'_>, requests: &[Request], report: &Report) -> Result<Round> {
         let Origin { start, used, segments } = *origin;
-        let state = self.over(start, requests)?;
+        let state = over(start, requests)?;
         let changes = self.edit(&state, report, segments, used)?;
         let mut requests = transfer::transfer(start, used, &state, &changes)?;
-        let state = self.over(start, &requests)?;
+        let state = over(start, &requests)?;
         let lost_names = self.rename(&state, report);
         if lost_names.is_some() {
             requests = transfer::transfer(start, used, &state, &Changes::default())?;
         }
         let lost_names = lost_names.unwrap_or(0);
         Ok(Round { requests, freed_inodes: changes.freed_inodes, lost_names })
-    }
-
-    /// A state: a device with requests over it.
-    fn over(&self, device: &Arc<dyn Device>, requests: &[Request]) -> Result<State> {
-        let state = Arc::new(Overlay::new(device.clone()));
-        replay(requests, &*state).map_err(|source| f2fs::Error::Io { at: Place::Volume, source })?;
-        Ok(state)
     }
 
     fn edit(

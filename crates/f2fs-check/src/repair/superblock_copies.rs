@@ -46,6 +46,18 @@ pub fn requests(device: &Arc<dyn Device>, fixes: &[Fix]) -> Result<Vec<Request>>
     Ok(requests)
 }
 
+/// Returns the requests that copy the second superblock over the first.
+///
+/// # Errors
+/// [`Error::Io`] if a copy cannot be read; [`Error::Corrupt`] if the first is not usable.
+pub fn second_over_first(device: &Arc<dyn Device>) -> Result<Vec<Request>> {
+    let (first, _) = f2fs::engine::read_superblock(device, device.geometry().size_bytes)?;
+    let [start, second] =
+        [(0, 0), (1, first.block_size.bytes() as u64)].map(|(copy, at)| read(device, copy, at));
+    let whole = [&start?[..superblock::OFFSET], &second?[superblock::OFFSET..]].concat();
+    Ok(vec![write_at(0, &whole), flush()])
+}
+
 fn read(device: &Arc<dyn Device>, copy: u8, offset_bytes: u64) -> Result<Vec<u8>> {
     let mut page = vec![0; PAGE];
     let at = Place::Superblock(copy);

@@ -97,7 +97,11 @@ impl Damaged {
 
     /// Sets the checksum of an inode.
     pub fn seal(&self, ino: Ino) {
-        let addr = self.addr(ino.into());
+        self.seal_at(ino, self.addr(ino.into()));
+    }
+
+    /// Sets the checksum of an inode at another address than that of the sound volume.
+    pub fn seal_at(&self, ino: Ino, addr: BlockAddr) {
         let block = self.block(addr);
         let seed = crc(crc(crc(u32::MAX, &UUID), &ino.0.to_le_bytes()), &block[68..72]);
         let sum = crc(crc(crc(seed, &block[..368]), &[0; 4]), &block[372..]);
