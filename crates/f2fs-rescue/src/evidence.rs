@@ -6,8 +6,8 @@ use f2fs::{
     Place,
     engine::Geometry,
     format::{
-        BLOCKS_PER_SEGMENT, TableCopy,
-        checkpoint::{AllocMode, Checkpoint, Flags, LogPosition, newest},
+        TableCopy,
+        checkpoint::{Checkpoint, Flags, newest},
         nat::{self, NatEntry},
         sit::SegmentType,
         summary::{Compact, Journal, Summary},
@@ -24,7 +24,14 @@ use crate::{
     versions::{Version, Versions, fact},
 };
 
-const DATA_LOGS: [SegmentType; 3] = [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData];
+/// State of the journals of a pack. They carry no checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Journals {
+    /// The head of the pack is whole.
+    Whole,
+    /// The head is damaged: so may be the journals.
+    Doubtful,
+}
 
 /// Content of the newest pack.
 pub(crate) struct Evidence {
@@ -36,6 +43,7 @@ pub(crate) struct Evidence {
     summaries: [Option<Arc<Summary>>; 6],
     /// True if the other pack may have held a newer checkpoint, which is lost.
     is_overtaken: bool,
+    journals: Journals,
 }
 
 /// Statement of the NAT about a node.
@@ -57,7 +65,11 @@ impl Evidence {
         let version = |pack: usize| committed[pack].map(|end| end.version);
         let first = newest(version(0), version(1))?;
         let read = |pack: u8| Evidence::of_pack(&ends[usize::from(pack)].bytes()?, sb, geometry, pack);
-        let mut evidence = read(first).or_else(|| read(1 - first))?;
+        let (number, mut evidence) =
+            [first, 1 - first].into_iter().find_map(|pack| Some((pack, read(pack)?)))?;
+        if ends[usize::from(number)].lacks_head() {
+            evidence.journals = Journals::Doubtful;
+        }
         let used = evidence.checkpoint.version;
         evidence.is_overtaken = ends.iter().any(|ends| ends.may_be_newer(used));
         Some(evidence)
@@ -78,6 +90,7 @@ impl Evidence {
             geometry: *geometry,
             checkpoint,
             is_overtaken: false,
+            journals: Journals::Whole,
         })
     }
 
@@ -119,6 +132,10 @@ impl Evidence {
             }
             group.clone().for_each(|at| versions.get_mut(at).add_if_inode(fact::UNSURE));
         }
+        if self.journals == Journals::Doubtful && self.is_outdated(versions, group.clone(), entry) {
+            group.for_each(|at| versions.get_mut(at).add_if_inode(fact::UNSURE));
+            return;
+        }
         let mut is_known = false;
         for at in group.clone() {
             let version = versions.get_mut(at);
@@ -142,6 +159,16 @@ impl Evidence {
             _ => return,
         };
         group.for_each(|at| versions.get_mut(at).add_if_inode(fact));
+    }
+
+    /// Returns true if the checkpoint committed a newer version of a node than the one that the NAT names, whose journal is
+    /// lost: the newest counts. Of a node that the NAT does not name, it committed those since the checkpoint before it.
+    fn is_outdated(&self, versions: &Versions, group: Range<u32>, entry: &Entry) -> bool {
+        let named = |version: &Version| matches!(entry, Entry::At(addr) if *addr == version.addr());
+        let before = self.version().wrapping_sub(2);
+        let found = group.clone().map(|at| versions.get(at)).find(|version| named(version));
+        let known = found.map_or(before, |version| version.cp);
+        group.map(|at| versions.get(at).cp).any(|cp| cp > known && cp < self.version())
     }
 
     fn entry(&self, shape: &Shape, nid: Nid, cached: &mut Option<(u32, Option<Box<[u8]>>)>) -> Entry {
@@ -192,23 +219,9 @@ impl Parts<'_> {
         self.checkpoint.flags.has(Flags::COMPACT_SUM)
     }
 
-    /// Numbers of entries of the data logs that the compact form stores.
-    fn entries(&self) -> [usize; 3] {
-        DATA_LOGS.map(|kind| match self.checkpoint.logs[kind.index()] {
-            LogPosition { mode: AllocMode::Ssr, .. } => BLOCKS_PER_SEGMENT as usize,
-            LogPosition { offset, .. } => usize::from(offset),
-        })
-    }
-
-    fn data_blocks(&self) -> usize {
-        match self.is_compact() {
-            true => self.geometry.summary.compact_blocks(self.entries().iter().sum()),
-            false => DATA_LOGS.len(),
-        }
-    }
-
     fn wanted_blocks(&self) -> usize {
-        self.data_blocks() + 3 * usize::from(self.checkpoint.has_node_summaries())
+        self.checkpoint.data_summary_blocks(self.geometry.summary)
+            + 3 * usize::from(self.checkpoint.has_node_summaries())
     }
 
     fn nat_journal(&self) -> FxHashMap<u32, NatEntry> {
@@ -227,9 +240,16 @@ impl Parts<'_> {
         }
         let (layout, size) = (self.geometry.summary, self.sb.block_size.bytes());
         let block = |n: usize| &self.summaries[n * size..(n + 1) * size];
-        let blocks = self.data_blocks();
+        let blocks = self.checkpoint.data_summary_blocks(self.geometry.summary);
         let data = match self.is_compact() {
-            true => Compact::parse(&self.summaries[..blocks * size], layout, self.entries()).summaries,
+            true => {
+                Compact::parse(
+                    &self.summaries[..blocks * size],
+                    layout,
+                    self.checkpoint.data_summary_entries(),
+                )
+                .summaries
+            }
             false => [0, 1, 2].map(|n| Summary::parse(block(n), layout)),
         };
         let nodes = match self.checkpoint.has_node_summaries() {

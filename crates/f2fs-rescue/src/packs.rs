@@ -39,6 +39,11 @@ impl PackEnds {
         }
     }
 
+    /// Returns true if the first block is lost.
+    pub(crate) fn lacks_head(&self) -> bool {
+        self.head.is_none()
+    }
+
     /// The blocks of a committed pack. A lost first block is replaced by its copy.
     pub(crate) fn bytes(&self) -> Option<Cow<'_, [u8]>> {
         let blocks = self.committed()?.pack_blocks;

@@ -101,3 +101,27 @@ fn a_pack_whose_ends_differ_in_their_length_is_not_used() {
     let result = rescued(device, &Options::default());
     assert_eq!(compare(&expected, &result.tree).1, Vec::<String>::new(), "{:?}", result.losses);
 }
+
+#[test]
+fn newer_nodes_count_where_the_newest_pack_lost_its_head_and_journals() {
+    for which in 0..FEATURES.len() {
+        let device = changed(which);
+        // So few changes that the journal has all of them.
+        let volume = open(device.clone());
+        for n in 0..5 {
+            volume.write(format!("/dir-5/new-{n}"), content(n + 100, 30_000)).expect("there is space");
+            volume.write(format!("/dir-5/newest-{n}"), content(n + 200, 30_000)).expect("there is space");
+        }
+        volume.close().expect("in memory");
+        let expected = tree_of(device.clone());
+        let pack = newest_pack(&device);
+        let mut bytes = [0; 4];
+        let at = pack.start + offset_of!(Checkpoint, cp_pack_start_sum) as u64;
+        device.read(at, &mut bytes).expect("in memory");
+        let summaries = pack.start + u64::from(u32::from_le_bytes(bytes)) * BLOCK;
+        overwrite(&device, pack.start..pack.start + BLOCK, 0);
+        overwrite(&device, summaries..pack.end - BLOCK, 0);
+        let result = rescued(device, &Options::default());
+        assert_eq!(compare(&expected, &result.tree).1, Vec::<String>::new(), "{which}: {:?}", result.losses);
+    }
+}
