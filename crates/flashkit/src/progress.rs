@@ -79,15 +79,27 @@ pub fn stages(verbosity: impl Into<Verbosity>) -> ProgressBar {
 
 /// Returns a callback that shows the progress of a check on a bar of [`stages`].
 pub fn checker(bar: &ProgressBar) -> impl FnMut(f2fs_check::Progress) + use<'_> {
-    let mut stage = None;
-    move |at| {
-        if stage != Some(at.stage) {
-            stage = Some(at.stage);
-            bar.set_prefix(at.stage.name());
+    let mut tell = stage_teller(bar);
+    move |at| tell(at.stage.name(), at.done_bytes, at.total_bytes)
+}
+
+/// Returns a callback that shows the progress of a rescue on a bar of [`stages`].
+pub fn rescuer(bar: &ProgressBar) -> impl FnMut(f2fs_rescue::Progress) + use<'_> {
+    let mut tell = stage_teller(bar);
+    move |at| tell(at.stage.name(), at.done_bytes, at.total_bytes)
+}
+
+/// Returns a function that shows a stage with its done and total bytes. The bar begins anew with each stage.
+fn stage_teller(bar: &ProgressBar) -> impl FnMut(&'static str, u64, u64) + use<'_> {
+    let mut last = "";
+    move |stage, done_bytes, total_bytes| {
+        if stage != last {
+            last = stage;
+            bar.set_prefix(stage);
             bar.reset();
-            bar.set_length(at.total_bytes);
         }
-        bar.set_position(at.done_bytes);
+        bar.set_length(total_bytes);
+        bar.set_position(done_bytes);
     }
 }
 

@@ -261,16 +261,7 @@ fn rescue(args: &Args, known: Option<&KnownMap>) -> Result<Rescue> {
         ..Options::default()
     };
     let bar = progress::stages(args.quiet || args.json);
-    let mut stage = None;
-    let rescue = f2fs_rescue::rescue(device, &options, &mut |at| {
-        if stage != Some(at.stage) {
-            stage = Some(at.stage);
-            bar.set_prefix(at.stage.name());
-            bar.reset();
-        }
-        bar.set_length(at.total_bytes);
-        bar.set_position(at.done_bytes);
-    });
+    let rescue = f2fs_rescue::rescue(device, &options, &mut progress::rescuer(&bar));
     bar.finish_and_clear();
     Ok(rescue?)
 }
