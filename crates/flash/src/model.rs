@@ -231,8 +231,8 @@ impl Model {
         recovered
     }
 
-    /// Loses the mapping of the data written last, as planned. Returns the ranges of bytes that were there.
-    pub(crate) fn lose_mapping(&mut self) -> Vec<Range<u64>> {
+    /// Loses the mapping of the data written last, as a defective card does. Returns the ranges of bytes that were there.
+    pub fn lose_mapping(&mut self) -> Vec<Range<u64>> {
         let mut cost = Cost::default();
         let State { layer, array, .. } = &mut self.state;
         let lost = layer.lose_mapping(array, &mut cost);

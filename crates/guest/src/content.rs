@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Bytes;
+use crate::{Bytes, stamp};
 
 /// Bytes to write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +31,17 @@ pub enum Content {
         /// Number of bytes.
         length: u64,
     },
+    /// Sectors of 512 bytes that name their file, version and place.
+    Stamped {
+        /// Number of the file.
+        file: u32,
+        /// Version of this write.
+        version: u32,
+        /// First sector.
+        first: u64,
+        /// Number of sectors.
+        sectors: u64,
+    },
 }
 
 impl Content {
@@ -45,6 +56,9 @@ impl Content {
                 out
             }
             Content::Prose { seed, length } => prose(seed, length as usize),
+            Content::Stamped { file, version, first, sectors } => {
+                stamp::sectors(file, version, first, sectors)
+            }
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Content, Entry, Manifest, Overwrites, Pattern, Tree, Workload, workload::Stage};
+use crate::{
+    Bytes, Content, Entry, Manifest, Overwrites, Pattern, Tree, Workload, examine::Found, workload::Stage,
+};
 
 /// Prefix of the agent's messages in the kernel's log about operations that take long.
 pub const WATCH: &str = "agent:";
@@ -25,6 +27,9 @@ pub enum Op {
     Rmdir { path: Bytes },
     /// Writes at an offset. Makes the file with mode 0666 if it does not exist.
     Write { path: Bytes, offset: u64, content: Content },
+    /// Writes at an offset through a file opened with O_SYNC. Makes the file with mode 0666 if it does not
+    /// exist.
+    WriteSync { path: Bytes, offset: u64, content: Content },
     /// Sets the size.
     Truncate { path: Bytes, size: u64 },
     /// fallocate(2).
@@ -59,6 +64,10 @@ pub enum Op {
     Sync,
     /// Drops clean cached data.
     DropCaches,
+    /// Lets time pass, so that timers of the kernel expire.
+    Pause { nanoseconds: u64 },
+    /// Answers with the stamped files of a tree.
+    Examine { dir: Bytes },
     /// Opens a file and keeps it open under a number.
     Open { path: Bytes, handle: u32 },
     /// Opens a new file without a name in a directory (O_TMPFILE), and keeps it open under a number.
@@ -216,6 +225,8 @@ pub enum Answer {
         /// Bytes that a user may still write.
         free_bytes: u64,
     },
+    /// Stamped files of a tree.
+    Examined(Vec<Found>),
     /// Memory of the programs themselves in bytes, without pages of files.
     Memory(u64),
     /// Output of a program.

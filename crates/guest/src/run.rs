@@ -6,10 +6,14 @@ use std::{
     io::{self, Read as _},
     os::{
         fd::{AsFd, AsRawFd},
-        unix::{fs::FileExt, process::ExitStatusExt},
+        unix::{
+            fs::{FileExt, OpenOptionsExt},
+            process::ExitStatusExt,
+        },
     },
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
+    time::Duration,
 };
 
 use rustix::{
@@ -23,7 +27,7 @@ use rustix::{
 };
 
 use crate::{
-    Bytes, Entry, Manifest, Op, ioctl, manifest, nbd,
+    Bytes, Entry, Manifest, Op, examine, ioctl, manifest, nbd,
     op::{Allocate, Answer},
     room, threads, tree, ubi, workload,
 };
@@ -50,6 +54,7 @@ impl Runner {
         match op {
             Op::Manifest { .. }
             | Op::Read { .. }
+            | Op::Examine { .. }
             | Op::Space { .. }
             | Op::Release { .. }
             | Op::Reserve { .. }
@@ -72,6 +77,7 @@ impl Runner {
             | Op::Unlink { .. }
             | Op::Mknod { .. } => self.change_names(op),
             Op::Write { .. }
+            | Op::WriteSync { .. }
             | Op::Truncate { .. }
             | Op::Allocate { .. }
             | Op::Tune { .. }
@@ -101,6 +107,7 @@ impl Runner {
             | Op::Unmount { .. }
             | Op::Sync
             | Op::DropCaches
+            | Op::Pause { .. }
             | Op::KeepToLimits
             | Op::WaitForRoom
             | Op::LoadModule { .. }
@@ -124,6 +131,9 @@ impl Runner {
                 let mut content = Vec::new();
                 self.readable(path)?.take(1 << 20).read_to_end(&mut content)?;
                 Answer::Content(Bytes(content))
+            }
+            Op::Examine { dir } => {
+                Answer::Examined(examine::examine(&mut examine::MountedTree(self.at(dir))))
             }
             Op::Space { dir } => space(&self.at(dir))?,
             Op::Release { path } => Answer::Blocks(ioctl::release_compressed_blocks(self.writable(path)?)?),
@@ -185,6 +195,11 @@ impl Runner {
             Op::Write { path, offset, content } => {
                 let file = OpenOptions::new().write(true).create(true).truncate(false).open(self.at(path))?;
                 file.write_all_at(&content.to_vec(), *offset)
+            }
+            Op::WriteSync { path, offset, content } => {
+                let mut options = OpenOptions::new();
+                options.write(true).create(true).truncate(false).custom_flags(OFlags::SYNC.bits() as i32);
+                options.open(self.at(path))?.write_all_at(&content.to_vec(), *offset)
             }
             Op::Truncate { path, size } => self.writable(path)?.set_len(*size),
             Op::Allocate { path, how, offset, length } => {
@@ -301,6 +316,7 @@ impl Runner {
             }
             Op::Unmount { dir } => rustix::mount::unmount(self.at(dir), UnmountFlags::empty())?,
             Op::Sync => rustix::fs::sync(),
+            Op::Pause { nanoseconds } => std::thread::sleep(Duration::from_nanos(*nanoseconds)),
             Op::DropCaches => fs::write("/proc/sys/vm/drop_caches", "3")?,
             Op::KeepToLimits => {
                 let mut sets = rustix::thread::capabilities(None)?;

@@ -16,6 +16,7 @@ pub mod patience;
 pub mod plan;
 pub mod preset;
 pub mod programs;
+pub mod promises;
 pub mod published;
 pub mod record;
 pub mod report;

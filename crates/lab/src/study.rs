@@ -313,12 +313,12 @@ fn how<'a>(plan: &Plan, cell: &Cell, setting: &'a Setting) -> How<'a> {
 }
 
 /// Returns the note that the build of the lab's kernel has written beside it.
-fn note(kernel: &Path) -> Option<serde_json::Value> {
+pub(crate) fn note(kernel: &Path) -> Option<serde_json::Value> {
     serde_json::from_slice(&std::fs::read(kernel.with_extension("json")).ok()?).ok()
 }
 
 /// Returns the release of the kernel in its note.
-fn release(note: &serde_json::Value) -> Option<String> {
+pub(crate) fn release(note: &serde_json::Value) -> Option<String> {
     Some(format!("Linux {} ({})", note["release"].as_str()?, note["source"].as_str()?))
 }
 

@@ -1,9 +1,10 @@
 //! The real guest: user-mode Linux. These tests need the kernel that `cargo xtask uml-kernel` builds; without
 //! it they are skipped with a message.
 
+mod support;
+
 use std::{
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 
@@ -30,26 +31,9 @@ use guest::{
     pattern::{Access, Order, Pattern, Sync},
 };
 
-const MIB: u64 = 1 << 20;
+use support::{cargo, programs};
 
-/// Returns the guest's programs, if the kernel has been built.
-fn programs() -> Result<Option<Programs>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
-    if !root.join("var/uml/linux").exists() {
-        eprintln!("skipped: no lab kernel; cargo xtask uml-kernel builds it");
-        return Ok(None);
-    }
-    // Rebuilds both if their sources have changed: first the agent.
-    let built = cargo(root, &["xtask", "uml-kernel"])?;
-    let mut lines = built.lines().map(PathBuf::from);
-    let (Some(kernel), Some(agent)) = (lines.next(), lines.next()) else { bail!("it printed {built}") };
-    let messages = cargo(root, &["build", "--quiet", "-p", "flashkit", "--message-format", "json"])?;
-    let mut flashkit = messages.lines().filter_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        message["executable"].as_str().map(PathBuf::from)
-    });
-    Ok(Some(Programs { machine: Machine::Virtual, kernel, agent, flashkit: flashkit.next_back() }))
-}
+const MIB: u64 = 1 << 20;
 
 /// A stock kernel in real time replaces a missing kernel with time travel, and its figures are called
 /// indicative.
@@ -82,15 +66,6 @@ fn a_stock_kernel_in_qemu_is_indicative() -> Result<()> {
     let text = flashkit_lab::report::text(&flashkit_lab::report::sheets(&[record]));
     assert!(text.contains("ext4, indicative"), "{text}");
     Ok(())
-}
-
-fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
-    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(program).current_dir(root).args(arguments).output()?;
-    if !output.status.success() {
-        bail!("cargo {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(String::from_utf8(output.stdout)?)
 }
 
 fn card_profile(size_bytes: u64) -> Profile {

@@ -86,6 +86,7 @@ pub fn files(name: &str) -> &'static [Row] {
         "flashkit-study" => &[
             ("study/report.html", "Tables and charts; -o names another directory."),
             ("study/figures.csv", "All figures."),
+            ("study/power-cuts.html", "Tables and evidence of experiment 9; records in study/power-cuts."),
             ("study/wear.csv", "Erase counts of the blocks of the flash."),
             (
                 "var/uml/linux, var/uml/guest-agent",

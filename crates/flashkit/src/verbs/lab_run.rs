@@ -36,7 +36,7 @@ pub fn experiments() -> impl TypedValueParser<Value = Experiment> {
 }
 
 /// Returns the experiment of a name or number.
-fn experiment(name: &str) -> Result<Experiment, String> {
+pub fn experiment(name: &str) -> Result<Experiment, String> {
     Experiment::named(name).ok_or_else(|| {
         let all: Vec<String> =
             Experiment::ALL.iter().map(|one| format!("{} {}", one.number(), one.name())).collect();

@@ -33,6 +33,8 @@ pub mod mkfs;
 pub mod mount;
 pub mod mv;
 pub mod partitions;
+#[cfg(feature = "lab")]
+mod power_cuts;
 pub mod probe;
 pub mod quota;
 #[cfg(feature = "lab")]

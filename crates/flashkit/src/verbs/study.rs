@@ -19,6 +19,7 @@ use lab::{
     matrix::Matrix,
     plan::{self, Cell, Costs, Plan},
     preset::Preset,
+    promises,
     record::{Record, Records},
     report,
     rivals::FileSystem,
@@ -28,7 +29,10 @@ use lab::{
     vm::Measured,
 };
 
-use super::lab_run::{self, INTERRUPTED, Sizes};
+use super::{
+    lab_run::{self, INTERRUPTED, Sizes},
+    power_cuts::{self, Cuts},
+};
 use crate::{failure, notice::notice, render, size, suggested::Suggested};
 
 /// Arguments of `study`.
@@ -41,11 +45,14 @@ use crate::{failure, notice::notice, render, size, suggested::Suggested};
   flashkit study --cell mount.nilfs2.desktop
   flashkit study --matrix matrix.toml --list | parallel flashkit study --matrix matrix.toml --cell
   flashkit study --fio job.fio --fs ext4 --fs f2fs:mode=lfs
+  flashkit study -e 9 --fs flashkit --fs ext4:data=writeback --cuts 200
+  flashkit study -e 9 --fs vfat --cut honest-0-17 --keep cut.img
 
 Experiments, by name or number:
   1 buffered_write   2 write_fsync   3 mount   4 buffered_read   7 copy
   5 workloads (only if named; SQLite, a phone, a kernel's sources unpacked and compiled)
   8 latency (only if named; jffs2 and ubifs on bare flash, the others on a card that is 95 % full)
+  9 power_cuts (only by itself; the promises that each file system keeps when the power is cut)
 
 Finished results are kept: the same call continues where it stopped.")]
 pub struct Args {
@@ -53,8 +60,8 @@ pub struct Args {
     #[arg(short, long, default_value = "study")]
     output: PathBuf,
     /// Run only this experiment; repeat for more.
-    #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = lab_run::experiments(), hide_possible_values = true)]
-    experiments: Vec<Experiment>,
+    #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = experiments(), hide_possible_values = true)]
+    experiments: Vec<Wanted>,
     /// Use only this file system, with mount and mkfs options; repeat for more.
     #[arg(long = "fs", value_name = "KIND[:MOUNT[:MKFS]]")]
     file_systems: Vec<String>,
@@ -104,12 +111,33 @@ pub struct Args {
     /// Only list the cells.
     #[arg(long)]
     list: bool,
-    /// List the cells as JSON, with command, inputs, and expected memory and time.
-    #[arg(long, requires = "list")]
+    /// List the cells as JSON, with command, inputs, and expected memory and time. With -e 9, print the records
+    /// as JSON.
+    #[arg(long)]
     json: bool,
     /// Run this fio job file in the guest instead, on a new volume of each of the kernel's file systems.
     #[arg(long, value_name = "JOB", conflicts_with_all = ["experiments", "cell", "list", "full", "matrix"])]
     fio: Option<PathBuf>,
+    #[command(flatten)]
+    power_cuts: Cuts,
+}
+
+/// A named experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// One that measures time.
+    Timed(Experiment),
+    /// Power cuts.
+    PowerCuts,
+}
+
+/// Parses the name or number of an experiment. The names are suggested.
+fn experiments() -> impl TypedValueParser<Value = Wanted> {
+    let names = || Experiment::ALL.into_iter().map(Experiment::name).chain([promises::NAME]).collect();
+    Suggested(names).try_map(|name| match name == promises::NAME || name == promises::NUMBER.to_string() {
+        true => Ok(Wanted::PowerCuts),
+        false => lab_run::experiment(&name).map(Wanted::Timed),
+    })
 }
 
 /// Parses the name of a preset.
@@ -122,6 +150,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let programs = Programs::find(&args.guest);
     if let Some(job) = &args.fio {
         return fio(args, programs, job);
+    }
+    if args.experiments.contains(&Wanted::PowerCuts) {
+        return args.cut_power(programs);
+    }
+    if args.json && !args.list {
+        bail!("--json needs --list, or -e 9");
     }
     let matrix = args.matrix.as_ref().map(|file| Matrix::read(file)).transpose()?;
     let plan = match &matrix {
@@ -260,6 +294,26 @@ impl Args {
         }
     }
 
+    /// Runs experiment 9.
+    fn cut_power(&self, programs: Option<Programs>) -> Result<ExitCode> {
+        if self.experiments.iter().any(|wanted| *wanted != Wanted::PowerCuts) {
+            bail!("experiment 9 is run by itself; leave only -e 9, or leave it out");
+        }
+        let setting = power_cuts::Setting {
+            output: self.output.clone(),
+            file_systems: self.file_systems.iter().map(|text| FileSystem::parse(text)).collect(),
+            cards: self.cards()?,
+            card_bytes: self.card_size,
+            seed: self.seed,
+            jobs: self.jobs,
+            guest: self.guest.clone(),
+            programs,
+            work: self.work(),
+            format: self.json.into(),
+        };
+        power_cuts::run(&self.power_cuts, &setting)
+    }
+
     /// Returns the profiles of the named cards, each with a name of its own.
     fn cards(&self) -> Result<Vec<Profile>> {
         let mut cards: Vec<Profile> = Vec::new();
@@ -285,8 +339,12 @@ impl Args {
     }
 
     fn plan(&self, programs: Option<Programs>) -> Result<Plan> {
-        let experiments =
-            if self.experiments.is_empty() { &Experiment::USUAL[..] } else { &self.experiments };
+        let named = self.experiments.iter().filter_map(|wanted| match wanted {
+            Wanted::Timed(experiment) => Some(*experiment),
+            Wanted::PowerCuts => None,
+        });
+        let named: Vec<Experiment> = named.collect();
+        let experiments = if named.is_empty() { &Experiment::USUAL[..] } else { &named };
         let file_systems = self.file_systems();
         if programs.is_none() {
             if let Some(rival) = self.file_systems.iter().zip(&file_systems).find(|(_, it)| it.kind != OURS) {

@@ -453,7 +453,7 @@ fn making_of(op: &Op) -> u64 {
 }
 
 /// Creates the file `image` with an empty volume.
-pub(super) fn make(setting: &Setting, image: &Path) -> Result<Arc<FileDevice>, Failure> {
+pub(crate) fn make(setting: &Setting, image: &Path) -> Result<Arc<FileDevice>, Failure> {
     let size_bytes = setting.profile.size_bytes;
     let data = Arc::new(FileDevice::create(image, size_bytes)?);
     format(data.clone(), size_bytes, &setting.file_system.mkfs).map_err(|error| refused("mkfs", &error))?;
@@ -461,7 +461,10 @@ pub(super) fn make(setting: &Setting, image: &Path) -> Result<Arc<FileDevice>, F
 }
 
 /// Creates an empty volume. Its options are those of mkfs.f2fs.
-fn format(data: Arc<FileDevice>, size_bytes: u64, given: &[String]) -> io::Result<()> {
+///
+/// # Errors
+/// An unknown option; the engine's errors.
+pub(crate) fn format(data: Arc<dyn Device>, size_bytes: u64, given: &[String]) -> io::Result<()> {
     let mut options = mkfs::Options::new(UUID_BYTES);
     for pair in given.chunks(2) {
         let [name, value] = pair else { return Err(bad_option(&pair[0])) };
@@ -503,11 +506,12 @@ fn time(now_ns: u64) -> Time {
     Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
 }
 
-pub(super) fn to_io(error: f2fs::Error) -> io::Error {
+pub(crate) fn to_io(error: f2fs::Error) -> io::Error {
     match error {
         f2fs::Error::NoSpace { .. } | f2fs::Error::NoInodes => {
             io::Error::new(io::ErrorKind::StorageFull, error.to_string())
         }
+        f2fs::Error::NotFound => io::Error::new(io::ErrorKind::NotFound, error.to_string()),
         other => io::Error::other(other.to_string()),
     }
 }

@@ -4,9 +4,10 @@ use std::{
     collections::BTreeSet,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use block::{FileDevice, Geometry, OpenOptions, vhost_user::Traits};
+use block::{Device, FileDevice, Geometry, OpenOptions, vhost_user::Traits};
 use flash::{Condition, Model, Pace, Profile, Trace, counters::Counters};
 use guest::{Bytes, Op, op::Answer};
 
@@ -31,11 +32,19 @@ const NO_SUCH_DEVICE: i32 = 19;
 /// Maximum length in bytes of a program's name in the kernel (proc(5), comm).
 const NAME_BYTES: usize = 15;
 
+/// Data of the card.
+enum Data {
+    /// A file, opened at each boot.
+    File(PathBuf),
+    /// A device of this process.
+    Device(Arc<dyn Device>),
+}
+
 /// A guest with the card, and its settings.
 pub struct GuestTarget {
     uml: Option<Uml<Model>>,
     setting: Setting,
-    image: PathBuf,
+    data: Data,
     /// Counters of the card when the previous guest ended.
     counted: Counters,
     /// Counters of raw flash so far.
@@ -63,10 +72,25 @@ impl GuestTarget {
 
     /// Boots a guest on the file `image`, which contains a volume.
     pub(super) fn start_on(setting: &Setting, image: &Path) -> Result<GuestTarget, Failure> {
+        GuestTarget::with_data(setting, Data::File(image.to_owned()))
+    }
+
+    /// Boots a guest on a device, which contains a volume.
+    ///
+    /// # Errors
+    /// Booting fails.
+    pub(crate) fn start_on_device(
+        setting: &Setting,
+        device: Arc<dyn Device>,
+    ) -> Result<GuestTarget, Failure> {
+        GuestTarget::with_data(setting, Data::Device(device))
+    }
+
+    fn with_data(setting: &Setting, data: Data) -> Result<GuestTarget, Failure> {
         let mut target = GuestTarget {
             uml: None,
             setting: setting.clone(),
-            image: image.to_owned(),
+            data,
             counted: Counters::default(),
             told: None,
             own_programs: BTreeSet::new(),
@@ -82,7 +106,12 @@ impl GuestTarget {
             let what = format!("the kernel for the lab's guest is missing; {GET_KERNEL}");
             io::Error::new(io::ErrorKind::NotFound, what)
         })?;
-        let data = FileDevice::open(&self.image, OpenOptions { write: true, direct: false })?;
+        let data: Box<dyn Device> = match &self.data {
+            Data::File(image) => {
+                Box::new(FileDevice::open(image, OpenOptions { write: true, direct: false })?)
+            }
+            Data::Device(device) => Box::new(device.clone()),
+        };
         let setup = Setup {
             kernel: programs.kernel.clone(),
             agent: programs.agent.clone(),
@@ -94,7 +123,7 @@ impl GuestTarget {
             seed: *seed,
             limits: Limits { stop: stop.clone(), ..Limits::default() },
         };
-        let card = Card::new(model, Box::new(data));
+        let card = Card::new(model, data);
         let mut uml = Uml::boot(&setup, if self.setting.traced { card.traced() } else { card })?;
         for op in tunes(*preset, profile, scale) {
             uml.run(&op)?;
@@ -190,8 +219,14 @@ impl GuestTarget {
         }
     }
 
-    /// Returns the memory of the process that serves our mount, in bytes.
-    fn daemon_bytes(&mut self) -> Result<u64, Failure> {
+    /// Number of requests since the last boot, reads included, if they are recorded.
+    pub(crate) fn requests(&self) -> usize {
+        let trace = self.uml.as_ref().and_then(|uml| uml.events().card().trace());
+        trace.map_or(0, |trace| trace.entries.len())
+    }
+
+    /// Returns the memory of the process that serves our mount, in bytes; 0 if it has ended.
+    pub(crate) fn daemon_bytes(&mut self) -> Result<u64, Failure> {
         let programs = self.setting.programs.as_ref();
         let program = programs.and_then(|it| it.flashkit.as_ref()?.file_name());
         let mut name = program.unwrap_or_default().as_encoded_bytes().to_vec();

@@ -7,7 +7,7 @@ mod block_cache;
 mod chip;
 mod cleaner;
 mod directory;
-mod engine;
+pub(crate) mod engine;
 mod linux;
 mod null_target;
 mod read_ahead;

@@ -1,0 +1,183 @@
+//! `study -e 9`: power cuts, and what each file system keeps of its promises.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use anyhow::{Context, Result, bail};
+use flash::Profile;
+use lab::{
+    promises::{self, CARD, CARD_BYTES, CardFailure, CutId, Progress, PromiseRecord, Task},
+    rivals::FileSystem,
+    stop::Stop,
+    systems::{GET_KERNEL, Machine, OURS, Programs},
+    vm::Failure,
+};
+
+use super::lab_run::{self, INTERRUPTED};
+use crate::{notice::notice, render};
+
+/// Options of experiment 9.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Power cuts (experiment 9)")]
+pub struct Cuts {
+    /// Number of power cuts of each file system on an honest card.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    cuts: u64,
+    /// Number of power cuts for each way in which a card is dishonest.
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    dishonest_cuts: u64,
+    /// Make only this cut again, as a record names it, and print the result as JSON. Needs one --fs.
+    #[arg(long, value_name = "ID")]
+    cut: Option<CutId>,
+    /// With --cut: write the card's content after the cut, before the recovery, to this file.
+    #[arg(long, value_name = "FILE", requires = "cut")]
+    keep: Option<PathBuf>,
+}
+
+/// The parts of a study that experiment 9 uses, too.
+pub struct Setting {
+    /// Directory for the records.
+    pub output: PathBuf,
+    /// The named file systems.
+    pub file_systems: Vec<FileSystem>,
+    /// The named cards.
+    pub cards: Vec<Profile>,
+    /// Size of the card.
+    pub card_bytes: Option<u64>,
+    /// Seed of scripts and cuts.
+    pub seed: u64,
+    /// Number of file systems at once.
+    pub jobs: Option<usize>,
+    /// Directory of the guest's kernel, for messages.
+    pub guest: PathBuf,
+    /// The guest's programs.
+    pub programs: Option<Programs>,
+    /// Directory for temporary images.
+    pub work: PathBuf,
+    /// Form of the printed records.
+    pub format: render::Format,
+}
+
+/// Runs experiment 9.
+pub fn run(cuts: &Cuts, setting: &Setting) -> Result<ExitCode> {
+    let stop = lab_run::stop_on_interrupt()?;
+    let tasks = tasks(cuts, setting, &stop)?;
+    if let Some(id) = &cuts.cut {
+        let [task] = &tasks[..] else { bail!("--cut {id}: name the file system with one --fs") };
+        let report = promises::replay(task, id, cuts.keep.as_deref())?;
+        render::print(&report, render::Format::Json, |_, _| Ok(()))?;
+        return Ok(if report.has_finding() { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+    }
+    notice!("seed {}, {}", setting.seed, render::count(tasks.len() as u64, "file system"));
+    let keep = || format!("{}: cannot store results", setting.output.display());
+    let records = run_all(&tasks, &setting.output, setting.jobs)?;
+    if stop.is_wished() {
+        notice!("stopped");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    let all = promises::read_all(&setting.output).with_context(keep)?;
+    let page = setting.output.join("power-cuts.html");
+    let text = promises::page(&all).map_err(|error| anyhow::anyhow!("{}: {error}", page.display()))?;
+    std::fs::write(&page, text).with_context(keep)?;
+    notice!("{}: tables and the evidence of each broken promise", page.display());
+    render::print(&records, setting.format, |records, out| write!(out, "{}", promises::text(records)))?;
+    let is_broken = |record: &PromiseRecord| {
+        let honest = record.tallies.get(&CardFailure::Honest);
+        let breaks = honest.is_some_and(|tally| tally.broken() + tally.not_mounted > 0);
+        record.failure.is_some() || record.file_system.is_ours() && breaks
+    };
+    Ok(if records.iter().any(is_broken) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Returns a task for each file system that can be measured.
+fn tasks(cuts: &Cuts, setting: &Setting, stop: &Stop) -> Result<Vec<Task>> {
+    let card = match &setting.cards[..] {
+        [] => Profile::named(CARD)?,
+        [card] => card.clone(),
+        _ => bail!("experiment 9 is run on one card; leave one --card"),
+    };
+    let card = card.with_size(setting.card_bytes.unwrap_or(CARD_BYTES))?;
+    let programs = setting.programs.clone().filter(|programs| programs.machine == Machine::Virtual);
+    let mut file_systems = match setting.file_systems.is_empty() {
+        true => promises::file_systems(),
+        false => setting.file_systems.clone(),
+    };
+    if let Some(raw) = file_systems.iter().find(|it| it.is_raw()) {
+        bail!(
+            "{}: the lab's raw flash is in the guest's memory, where no log of its requests can be kept; \
+             experiment 9 is for file systems on cards",
+            raw.kind
+        );
+    }
+    if programs.is_none() {
+        file_systems.retain(|it| it.kind == OURS);
+        notice!(
+            "{}: contains no kernel for the lab's guest, so only our own file system is measured; {GET_KERNEL}",
+            setting.guest.display()
+        );
+    }
+    if file_systems.is_empty() {
+        bail!("no file system is left to measure; name {OURS}, or build the lab's kernel");
+    }
+    let count = |failure: CardFailure| match failure {
+        CardFailure::Honest => cuts.cuts,
+        _ => cuts.dishonest_cuts,
+    };
+    let counts: BTreeMap<CardFailure, u64> =
+        CardFailure::ALL.into_iter().map(|failure| (failure, count(failure))).collect();
+    let task = |file_system| Task {
+        file_system,
+        card: card.clone(),
+        seed: setting.seed,
+        cuts: counts.clone(),
+        programs: programs.clone(),
+        work: setting.work.clone(),
+        stop: stop.clone(),
+    };
+    Ok(file_systems.into_iter().map(task).collect())
+}
+
+/// Runs the tasks, several at once. Returns the records in the order of the tasks, fewer after a stop.
+fn run_all(tasks: &[Task], dir: &Path, jobs: Option<usize>) -> Result<Vec<PromiseRecord>> {
+    let jobs = jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, Result<PromiseRecord, Failure>)>> = Mutex::default();
+    thread::scope(|scope| {
+        for _ in 0..jobs.clamp(1, tasks.len()) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(task) = tasks.get(number) else { return };
+                    let result = run_one(task, dir);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(number, _)| *number);
+    let finished = done.into_iter().filter(|(_, result)| !matches!(result, Err(Failure::Stopped)));
+    finished.map(|(_, result)| Ok(result?)).collect()
+}
+
+/// Runs one task, and tells each tenth of it.
+fn run_one(task: &Task, dir: &Path) -> Result<PromiseRecord, Failure> {
+    let name = task.file_system.name();
+    let mut told = 0;
+    promises::run(task, dir, &mut |progress: Progress| {
+        let tenths = progress.done * 10 / progress.all.max(1);
+        if tenths > told {
+            told = tenths;
+            let broken = render::count(progress.broken, "promise");
+            notice!("{name}: {} of {} cuts, {broken} broken", progress.done, progress.all);
+        }
+    })
+}

@@ -1,0 +1,54 @@
+//! Experiment 9: power cuts. A workload makes promises on a modelled card that keeps a log of its requests.
+//! The log is cut at many points, in the ways in which cards fail. After each cut the file system recovers,
+//! its checker runs, and the tree is compared with the promises.
+//!
+//! *Invariant*: a cut follows from the file system, the card, the seed and its ID alone, so that each broken
+//! promise can be replayed.
+
+mod engine;
+mod guest;
+mod log;
+mod page;
+mod promise;
+mod record;
+mod script;
+mod subject;
+mod table;
+mod task;
+
+pub use self::{
+    engine::EngineSubject,
+    guest::GuestSubject,
+    log::{CardFailure, Cut, Entry, Log},
+    page::page,
+    promise::{Fault, Kind, Must, Promise},
+    record::{Broken, CutReport, PromiseRecord, Tally, read_all},
+    script::{Script, Step},
+    subject::{Aftermath, Recording, Subject},
+    table::text,
+    task::{CutId, Progress, Task, replay, run},
+};
+
+use crate::{
+    rivals::FileSystem,
+    systems::{OURS, THROUGH_FUSE},
+};
+
+/// Number of the experiment.
+pub const NUMBER: u32 = 9;
+/// Name in commands.
+pub const NAME: &str = "power_cuts";
+
+/// Name of the card on which the power is cut by default: one with a cache and a flush.
+pub const CARD: &str = "survey-emmc51";
+/// Size of that card. Each file system can be made on it.
+pub const CARD_BYTES: u64 = 512 << 20;
+
+/// Returns the file systems of the experiment, ours first. JFFS2 and UBIFS are left out: the lab's raw flash
+/// is in the guest's memory, where no log can be kept.
+pub fn file_systems() -> Vec<FileSystem> {
+    let ext4 = |mode: &str| FileSystem::new("ext4").mounted(mode);
+    let first = [OURS, THROUGH_FUSE, "f2fs", "ext4"].map(FileSystem::new);
+    let last = ["nilfs2", "vfat", "exfat", "btrfs", "xfs"].map(FileSystem::new);
+    first.into_iter().chain([ext4("data=journal"), ext4("data=writeback")]).chain(last).collect()
+}

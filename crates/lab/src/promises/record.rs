@@ -1,0 +1,247 @@
+//! Results of power cuts: counts, and the evidence of each broken promise.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    log::CardFailure,
+    promise::{Fault, Kind},
+};
+use crate::{
+    check::Check,
+    record::{Made, Versions},
+    rivals::FileSystem,
+};
+
+/// Version of the record format.
+pub const FORM: u32 = 1;
+/// Folder of the records within a study's directory.
+const FOLDER: &str = "power-cuts";
+
+/// Results of one file system on one card.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PromiseRecord {
+    /// Version of the record format.
+    pub form: u32,
+    /// The file system.
+    pub file_system: FileSystem,
+    /// Name of the card's profile.
+    pub card: String,
+    /// Size of the card in bytes.
+    pub card_bytes: u64,
+    /// Seed of scripts and cuts.
+    pub seed: u64,
+    /// Date and command.
+    pub made: Made,
+    /// Versions of all programs that were involved.
+    pub versions: Versions,
+    /// Counts for each failure of the card.
+    pub tallies: BTreeMap<CardFailure, Tally>,
+    /// Cuts with a finding.
+    pub findings: Vec<CutReport>,
+    /// Reason if the run ended early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// Counts of cuts and promises.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Number of cuts.
+    pub cuts: u64,
+    /// Volumes that could not be mounted.
+    pub not_mounted: u64,
+    /// Cuts after which the kernel died.
+    pub died: u64,
+    /// Volumes in which the checker found faults, after a mount and an unmount without an error.
+    pub faulty: u64,
+    /// Volumes that were checked.
+    pub checked: u64,
+    /// Promises in force on volumes that could not be mounted.
+    pub unreachable: u64,
+    /// Promises by kind.
+    pub promises: BTreeMap<Kind, Outcomes>,
+    /// The same for kinds that this file system does not promise.
+    pub unpromised: BTreeMap<Kind, Outcomes>,
+    /// Durations of the mounts on the card's clock.
+    pub recovered_ns: Vec<u64>,
+}
+
+/// Counts of one kind of promise.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcomes {
+    /// Promises kept.
+    pub kept: u64,
+    /// Promises broken, by fault.
+    pub broken: BTreeMap<Fault, u64>,
+}
+
+impl Outcomes {
+    /// Number of broken promises.
+    pub fn broken_count(&self) -> u64 {
+        self.broken.values().sum()
+    }
+}
+
+/// Result of one cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutReport {
+    /// ID, for a replay.
+    pub id: String,
+    /// Number of requests of the card's log before the cut.
+    pub requests: usize,
+    /// Number of promises in force.
+    pub promises: usize,
+    /// Promises kept, by kind, promised or not.
+    #[serde(skip)]
+    pub kept: Vec<Kind>,
+    /// Broken promises.
+    pub broken: Vec<Broken>,
+    /// Duration of the mount on the card's clock; `None` if the volume could not be mounted.
+    pub recovered_ns: Option<u64>,
+    /// True if the kernel died.
+    #[serde(default)]
+    pub has_died: bool,
+    /// Errors of the mount, of the unmount, and of the kernel in between.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub said: Vec<String>,
+    /// Result of the checker after the recovery.
+    pub check: Check,
+}
+
+/// A broken promise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Broken {
+    /// Number of the promise in the script of the cut's round.
+    pub promise: usize,
+    /// Its source.
+    pub kind: Kind,
+    /// True if the file system promises this kind.
+    pub is_promised: bool,
+    /// The path.
+    pub path: String,
+    /// Number of requests of the log after which it was in force.
+    pub since_request: usize,
+    /// The operation that made it.
+    pub made_by: String,
+    /// The fault.
+    pub fault: Fault,
+    /// The required state.
+    pub required: String,
+    /// The state that was found.
+    pub found: String,
+}
+
+impl CutReport {
+    /// Returns true if there is something to tell.
+    pub fn has_finding(&self) -> bool {
+        !self.broken.is_empty() || self.recovered_ns.is_none() || self.has_died || self.check.has_faults()
+    }
+}
+
+impl Tally {
+    /// Counts a cut.
+    pub fn count(&mut self, report: &CutReport, is_promised: impl Fn(Kind) -> bool) {
+        self.cuts += 1;
+        self.died += u64::from(report.has_died);
+        self.recovered_ns.extend(report.recovered_ns);
+        if report.recovered_ns.is_none() {
+            self.not_mounted += 1;
+            self.unreachable += report.promises as u64;
+        }
+        self.checked += u64::from(!matches!(report.check, Check::NotChecked { .. }));
+        self.faulty += u64::from(report.check.has_faults());
+        let (promises, unpromised) = (&mut self.promises, &mut self.unpromised);
+        let mut of = |kind: Kind| match is_promised(kind) {
+            true => std::mem::take(promises.entry(kind).or_default()),
+            false => std::mem::take(unpromised.entry(kind).or_default()),
+        };
+        let mut changed: BTreeMap<Kind, Outcomes> = BTreeMap::new();
+        for kind in &report.kept {
+            changed.entry(*kind).or_insert_with(|| of(*kind)).kept += 1;
+        }
+        for broken in &report.broken {
+            let outcomes = changed.entry(broken.kind).or_insert_with(|| of(broken.kind));
+            *outcomes.broken.entry(broken.fault).or_default() += 1;
+        }
+        for (kind, outcomes) in changed {
+            let map = if is_promised(kind) { &mut self.promises } else { &mut self.unpromised };
+            map.insert(kind, outcomes);
+        }
+    }
+
+    /// Number of promises kept, of those that the file system makes.
+    pub fn kept(&self) -> u64 {
+        self.promises.values().map(|outcomes| outcomes.kept).sum()
+    }
+
+    /// Number of promises broken, of those that the file system makes, on volumes that could be mounted.
+    pub fn broken(&self) -> u64 {
+        self.promises.values().map(Outcomes::broken_count).sum()
+    }
+
+    /// Number of promises broken by a fault.
+    pub fn broken_by(&self, fault: Fault) -> u64 {
+        self.promises.values().filter_map(|outcomes| outcomes.broken.get(&fault)).sum()
+    }
+
+    /// Median and maximum of the durations of the mounts.
+    pub fn recovery_ns(&self) -> Option<(u64, u64)> {
+        let mut all = self.recovered_ns.clone();
+        all.sort_unstable();
+        Some((*all.get(all.len() / 2)?, *all.last()?))
+    }
+}
+
+impl PromiseRecord {
+    /// Returns the path of a file system's record within a study's directory.
+    pub fn path(dir: &Path, file_system: &FileSystem, card: &str) -> PathBuf {
+        let of_name = |c: char| if c.is_ascii_alphanumeric() || "-=,".contains(c) { c } else { '_' };
+        let name: String = file_system.name().chars().map(of_name).collect();
+        dir.join(FOLDER).join(format!("{}.{card}.json", name.trim_end_matches('_')))
+    }
+
+    /// Writes the record atomically.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn put(&self, dir: &Path) -> io::Result<()> {
+        let path = PromiseRecord::path(dir, &self.file_system, &self.card);
+        let folder = dir.join(FOLDER);
+        fs::create_dir_all(&folder)?;
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        serde_json::to_writer_pretty(&mut file, self)?;
+        file.write_all(b"\n")?;
+        file.persist(&path)?;
+        Ok(())
+    }
+}
+
+/// Returns all records of a study's directory, ours first.
+///
+/// # Errors
+/// The folder or a file in it cannot be read.
+pub fn read_all(dir: &Path) -> io::Result<Vec<PromiseRecord>> {
+    let mut records: Vec<PromiseRecord> = Vec::new();
+    let entries = match fs::read_dir(dir.join(FOLDER)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(records),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == "json") {
+            let record = serde_json::from_slice(&fs::read(&path)?);
+            records.push(record.map_err(|error| {
+                io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
+            })?);
+        }
+    }
+    records.sort_by_key(|it| (it.card.clone(), !it.file_system.is_ours(), it.file_system.name()));
+    Ok(records)
+}

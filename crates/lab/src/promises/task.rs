@@ -1,0 +1,389 @@
+//! Runs the power cuts of one file system, or one of them again.
+
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
+
+use block::{Device, MemoryDevice, Rng};
+use flash::Profile;
+use guest::examine::What;
+
+use super::{
+    engine::EngineSubject,
+    guest::GuestSubject,
+    log::{CardFailure, Cut, copy},
+    promise::{Kind, Must, Promise, runs_text},
+    record::{Broken, CutReport, FORM, PromiseRecord},
+    script::Script,
+    subject::{Aftermath, Recording, Subject},
+};
+use crate::{
+    check::Check,
+    record::{Made, Versions},
+    rivals::FileSystem,
+    stop::Stop,
+    study,
+    systems::{OURS, Programs},
+    vm::Failure,
+};
+
+/// Maximum number of cuts of one script and one failure of the card.
+const CUTS_A_ROUND: u64 = 200;
+/// Number of groups of operations of a script.
+const EPISODES: u32 = 60;
+
+/// The cuts of one file system on one card.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// The file system.
+    pub file_system: FileSystem,
+    /// The card.
+    pub card: Profile,
+    /// Seed of scripts and cuts.
+    pub seed: u64,
+    /// Number of cuts for each failure of the card.
+    pub cuts: BTreeMap<CardFailure, u64>,
+    /// The guest's programs.
+    pub programs: Option<Programs>,
+    /// Directory for temporary images.
+    pub work: PathBuf,
+    /// Stop request.
+    pub stop: Stop,
+}
+
+/// ID of a cut: the failure, the round and the number within it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CutId {
+    /// Failure of the card.
+    pub failure: CardFailure,
+    /// Number of the script.
+    pub round: u64,
+    /// Number of the cut.
+    pub number: u64,
+}
+
+impl fmt::Display for CutId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.failure.name(), self.round, self.number)
+    }
+}
+
+impl FromStr for CutId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CutId, String> {
+        let mut parts = text.split('-');
+        let failure =
+            parts.next().and_then(|name| CardFailure::ALL.into_iter().find(|one| one.name() == name));
+        let mut number = || parts.next()?.parse().ok();
+        match (failure, number(), number(), parts.next()) {
+            (Some(failure), Some(round), Some(number), None) => Ok(CutId { failure, round, number }),
+            _ => Err("FAILURE-ROUND-NUMBER, for example honest-0-17, as a record lists them; failures are \
+                      honest, torn, mapping and flushes"
+                .into()),
+        }
+    }
+}
+
+/// Progress of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// Cuts so far.
+    pub done: u64,
+    /// All cuts.
+    pub all: u64,
+    /// Promises broken so far.
+    pub broken: u64,
+}
+
+impl Task {
+    fn rounds(&self) -> u64 {
+        self.cuts.values().copied().max().unwrap_or(0).div_ceil(CUTS_A_ROUND)
+    }
+
+    /// Returns the number of cuts of a failure in a round.
+    fn cuts_in(&self, failure: CardFailure, round: u64) -> u64 {
+        let (all, rounds) = (self.cuts.get(&failure).copied().unwrap_or(0), self.rounds());
+        all / rounds + u64::from(round < all % rounds)
+    }
+
+    fn subject(&self) -> Result<Box<dyn Subject>, Failure> {
+        match self.file_system.kind == OURS {
+            true => Ok(Box::new(EngineSubject::new(&self.file_system, &self.card)?)),
+            false => Ok(Box::new(GuestSubject::new(self))),
+        }
+    }
+
+    fn script_seed(&self, round: u64) -> u64 {
+        Rng::new(self.seed ^ round.rotate_left(40)).next_u64()
+    }
+
+    fn recording(&self, subject: &mut dyn Subject, round: u64) -> Result<Recording, Failure> {
+        let seed = self.script_seed(round);
+        subject.record(Script::new(seed, EPISODES), self.seed)
+    }
+
+    /// Returns a cut: between two operations, or at any request after the preparation.
+    fn cut(&self, recording: &Recording, id: &CutId) -> Cut {
+        let mut rng = Rng::new(self.script_seed(id.round) ^ (id.failure as u64 + 1) << 56 ^ id.number << 20);
+        let first = recording.before_step[recording.script.prepared];
+        let at = match rng.below(2) {
+            0 => {
+                let steps = &recording.before_step[recording.script.prepared..];
+                steps[rng.below(steps.len() as u64) as usize]
+            }
+            _ => first + rng.below((recording.log.entries.len() - first) as u64 + 1) as usize,
+        };
+        Cut { at, failure: id.failure, seed: rng.next_u64() }
+    }
+
+    /// Makes one cut, recovers, and compares.
+    fn judge(
+        &self,
+        subject: &mut dyn Subject,
+        recording: &Recording,
+        id: &CutId,
+        keep: Option<&Path>,
+    ) -> Result<CutReport, Failure> {
+        let cut = self.cut(recording, id);
+        let device = Arc::new(copy(&recording.start)?);
+        recording.log.apply(&cut, &self.card, &device)?;
+        if let Some(path) = keep {
+            write_image(&device, path)?;
+        }
+        let aftermath = subject.recover(device.clone())?;
+        let check = match aftermath.recovered_ns.is_some() && !aftermath.has_died {
+            true => self.check(&device)?,
+            false => Check::NotChecked { why: "the volume was not mounted".into() },
+        };
+        Ok(compare(&self.file_system.kind, recording, &cut, id, aftermath, check))
+    }
+
+    fn check(&self, device: &MemoryDevice) -> io::Result<Check> {
+        let work = tempfile::tempdir_in(&self.work)?;
+        let image = work.path().join("card");
+        write_image(device, &image)?;
+        Ok(Check::of(&self.file_system, &image))
+    }
+
+    /// Returns the release of the guest's kernel, if the file system needs one.
+    fn guest_kernel(&self) -> Option<String> {
+        let programs = self.programs.as_ref().filter(|_| self.file_system.kind != OURS)?;
+        study::release(&study::note(&programs.kernel)?)
+    }
+
+    fn planned(&self) -> PromiseRecord {
+        PromiseRecord {
+            form: FORM,
+            file_system: self.file_system.clone(),
+            card: self.card.name.clone(),
+            card_bytes: self.card.size_bytes,
+            seed: self.seed,
+            made: Made::now(),
+            versions: Versions {
+                formatter: self.file_system.formatter_digest(),
+                guest_kernel: self.guest_kernel(),
+                ..Versions::here()
+            },
+            tallies: BTreeMap::new(),
+            findings: Vec::new(),
+            failure: None,
+        }
+    }
+}
+
+/// Makes all cuts of a task. A file system that cannot be measured has a record with the reason. The record
+/// is written to `dir` after each script.
+///
+/// # Errors
+/// A stop request; the record cannot be written.
+pub fn run(task: &Task, dir: &Path, tell: &mut dyn FnMut(Progress)) -> Result<PromiseRecord, Failure> {
+    let mut record = task.planned();
+    match run_rounds(task, dir, &mut record, tell) {
+        Err(Failure::Stopped) => return Err(Failure::Stopped),
+        Err(failure) => record.failure = Some(failure.to_string()),
+        Ok(()) => {}
+    }
+    record.put(dir)?;
+    Ok(record)
+}
+
+fn run_rounds(
+    task: &Task,
+    dir: &Path,
+    record: &mut PromiseRecord,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<(), Failure> {
+    let all = task.cuts.values().sum();
+    let mut progress = Progress { done: 0, all, broken: 0 };
+    let mut subject = task.subject()?;
+    let kind = task.file_system.kind.as_str();
+    for round in 0..task.rounds() {
+        let recording = task.recording(&mut *subject, round)?;
+        for failure in CardFailure::ALL {
+            for number in 0..task.cuts_in(failure, round) {
+                if task.stop.is_wished() {
+                    return Err(Failure::Stopped);
+                }
+                let id = CutId { failure, round, number };
+                let report = task.judge(&mut *subject, &recording, &id, None)?;
+                let tally = record.tallies.entry(failure).or_default();
+                tally.count(&report, |promise: Kind| promise.is_promised_by(kind));
+                progress.done += 1;
+                progress.broken += report.broken.iter().filter(|it| it.is_promised).count() as u64;
+                tell(progress);
+                if report.has_finding() {
+                    record.findings.push(report);
+                }
+            }
+        }
+        record.put(dir)?;
+    }
+    Ok(())
+}
+
+/// Makes one cut again. With `keep`, writes the image before the recovery to this file.
+///
+/// # Errors
+/// The script cannot be run, or the machine fails.
+pub fn replay(task: &Task, id: &CutId, keep: Option<&Path>) -> Result<CutReport, Failure> {
+    let mut subject = task.subject()?;
+    let recording = task.recording(&mut *subject, id.round)?;
+    task.judge(&mut *subject, &recording, id, keep)
+}
+
+/// Compares the tree after a cut with the promises in force.
+fn compare(
+    file_system: &str,
+    recording: &Recording,
+    cut: &Cut,
+    id: &CutId,
+    aftermath: Aftermath,
+    check: Check,
+) -> CutReport {
+    let script = &recording.script;
+    let tree: BTreeMap<String, What> =
+        aftermath.found.into_iter().map(|found| (found.path.to_string(), found.is)).collect();
+    let is_in_force = |promise: &Promise| {
+        let until = promise.until.map_or(usize::MAX, |step| recording.before_step[step]);
+        let range = recording.before_step[promise.from]..=until;
+        range.contains(&cut.at) && !recording.refused.contains(&promise.episode)
+    };
+    let in_force: Vec<(usize, &Promise)> =
+        script.promises.iter().enumerate().filter(|(_, promise)| is_in_force(promise)).collect();
+    let mut report = CutReport {
+        id: id.to_string(),
+        requests: cut.at,
+        promises: in_force.len(),
+        kept: Vec::new(),
+        broken: Vec::new(),
+        recovered_ns: aftermath.recovered_ns,
+        has_died: aftermath.has_died,
+        said: aftermath.said,
+        check,
+    };
+    if report.recovered_ns.is_none() || report.has_died {
+        return report;
+    }
+    for (number, promise) in in_force {
+        let history = &script.histories[&promise.path];
+        let Some((fault, found)) = promise.judge(&tree, history) else {
+            report.kept.push(promise.kind);
+            continue;
+        };
+        let made_by = promise.from.checked_sub(1).map(|step| &script.steps[step].op);
+        report.broken.push(Broken {
+            promise: number,
+            kind: promise.kind,
+            is_promised: promise.kind.is_promised_by(file_system),
+            path: promise.path.clone(),
+            since_request: recording.before_step[promise.from],
+            made_by: made_by.map(|op| format!("{op:?}").chars().take(160).collect()).unwrap_or_default(),
+            fault,
+            required: required(&promise.must),
+            found,
+        });
+    }
+    report
+}
+
+/// Describes a required state in a few words.
+fn required(must: &Must) -> String {
+    let one_of = |layouts: &[Vec<guest::stamp::Run>]| {
+        layouts.iter().map(|layout| runs_text(layout)).collect::<Vec<_>>().join(", or ")
+    };
+    match must {
+        Must::Dir => "a directory".into(),
+        Must::Absent => "no such name".into(),
+        Must::OneOf(layouts) => one_of(layouts),
+        Must::Between(states) => format!("in each sector that of one of: {}", one_of(states)),
+        Must::Database(states) => format!("the pages' versions are one of {states:?}"),
+    }
+}
+
+/// Writes the content of a device to a sparse file.
+fn write_image(device: &MemoryDevice, path: &Path) -> io::Result<()> {
+    let file = block::FileDevice::create(path, device.geometry().size_bytes)?;
+    let mut page = [0; 4096];
+    for at in device.allocated_pages() {
+        let length = (device.geometry().size_bytes - at).min(page.len() as u64) as usize;
+        device.read(at, &mut page[..length])?;
+        file.write(at, &page[..length])?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::promises::read_all;
+
+    fn task(dir: &Path, cuts: [u64; 4]) -> Task {
+        Task {
+            file_system: FileSystem::new(OURS),
+            card: Profile::named("survey-emmc51").unwrap().with_size(128 << 20).unwrap(),
+            seed: 7,
+            cuts: CardFailure::ALL.into_iter().zip(cuts).collect(),
+            programs: None,
+            work: dir.to_owned(),
+            stop: Stop::default(),
+        }
+    }
+
+    #[test]
+    fn our_file_system_keeps_its_promises_unless_the_card_ignores_flushes() {
+        let dir = tempfile::tempdir().unwrap();
+        let task = task(dir.path(), [30, 30, 4, 30]);
+        let mut record = run(&task, dir.path(), &mut |_| {}).unwrap();
+        assert_eq!(record.failure, None);
+        for failure in [CardFailure::Honest, CardFailure::TornSectors] {
+            let tally = &record.tallies[&failure];
+            let counts = (tally.cuts, tally.broken(), tally.not_mounted, tally.faulty);
+            assert_eq!(counts, (30, 0, 0, 0), "{:#?}", record.findings);
+            assert!(tally.kept() > 200, "{tally:#?}");
+        }
+        assert!(record.tallies[&CardFailure::IgnoredFlushes].broken() > 0, "{:#?}", record.tallies);
+        // What was kept is counted, and not listed.
+        record.findings.iter_mut().for_each(|report| report.kept.clear());
+        assert!(read_all(dir.path()).unwrap() == [record.clone()], "a record is read back");
+
+        // Each broken promise can be replayed from its record.
+        let broken = record.findings.iter().find(|report| !report.broken.is_empty()).unwrap();
+        let again = replay(&task, &broken.id.parse().unwrap(), None).unwrap();
+        assert_eq!(again.broken, broken.broken);
+        assert_eq!(again.requests, broken.requests);
+    }
+
+    #[test]
+    fn ids_of_cuts_are_read_back() {
+        let id = CutId { failure: CardFailure::TornSectors, round: 3, number: 41 };
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for bad in ["", "honest", "honest-1", "honest-1-x", "other-1-1", "honest-1-1-1"] {
+            assert!(bad.parse::<CutId>().is_err(), "{bad}");
+        }
+    }
+}
