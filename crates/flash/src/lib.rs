@@ -12,6 +12,7 @@ mod clock;
 mod condition;
 pub mod counters;
 mod fault;
+pub mod fit;
 pub mod flashbench;
 pub mod latency;
 pub mod layer;
@@ -20,6 +21,7 @@ pub mod op;
 pub mod probe;
 pub mod profile;
 pub mod random_profiles;
+pub mod rows;
 mod trace;
 pub mod verbs;
 

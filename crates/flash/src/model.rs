@@ -12,6 +12,7 @@
 //! [`TimeCounters`]: crate::counters::TimeCounters
 
 mod command;
+mod measured;
 mod parts;
 
 use std::{
@@ -66,6 +67,9 @@ pub struct State {
     /// Pages in the single-bit cells.
     #[serde(default)]
     slc_pages: u64,
+    /// Units written last, the newest at the end, if the profile has measured times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    visits: Vec<measured::Visit>,
 }
 
 impl Model {
@@ -80,6 +84,7 @@ impl Model {
             last_end_bytes: u64::MAX,
             streams: VecDeque::new(),
             slc_pages: 0,
+            visits: Vec::new(),
         };
         Model::resume(profile, state)
     }
@@ -117,6 +122,7 @@ impl Model {
                 state.streams.len()
             ));
         }
+        measured::check(&state.visits, &profile)?;
         if state.counters.largest() > u64::MAX >> 1 {
             return Err("a counter is about to overflow".into());
         }

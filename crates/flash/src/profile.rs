@@ -3,8 +3,11 @@
 //! *Invariant*: a [`Profile`] accepted by [`Profile::parse`] or [`Profile::check`] makes a model that never
 //! divides by zero and never overflows.
 
+mod costs;
+
 use std::collections::BTreeMap;
 
+pub use costs::{Order, WriteCost};
 use serde::{Deserialize, Serialize};
 
 /// A device with its host link.
@@ -34,6 +37,11 @@ pub struct Profile {
     /// An area with rules of its own, made for the FAT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fat_area: Option<FatArea>,
+    /// Times of whole writes as measured, by order and size. If there are any, a write outside the FAT area
+    /// takes the time given here instead of those of its command, pages, merges and places. The flash still
+    /// counts programs and erases.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub write_costs: Vec<WriteCost>,
     /// Source of each figure (`time.erase_block_ns`, or a whole table: `host`). A source that begins with
     /// "assumed" marks an assumption.
     pub sources: BTreeMap<String, String>,
@@ -90,6 +98,31 @@ pub struct Times {
     /// Time to erase a flash block.
     #[serde(default)]
     pub erase_block_ns: u64,
+    /// Extra time of a write command by its size, sizes ascending: some cards are slower above 64 KiB. None below
+    /// the first size, in proportion between two, and that of the last above it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub size_costs: Vec<SizeCost>,
+}
+
+/// Extra time of write commands of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SizeCost {
+    /// Size of the command in bytes.
+    pub bytes: u32,
+    /// Extra time in nanoseconds.
+    pub ns: u64,
+}
+
+impl Times {
+    /// Returns the extra time in nanoseconds of a write command of this size.
+    pub fn size_cost_ns(&self, bytes: u64) -> u64 {
+        let above = self.size_costs.partition_point(|cost| u64::from(cost.bytes) <= bytes);
+        let Some(low) = above.checked_sub(1).map(|n| self.size_costs[n]) else { return 0 };
+        let Some(high) = self.size_costs.get(above) else { return low.ns };
+        let share = (bytes - u64::from(low.bytes)) as f64 / f64::from(high.bytes - low.bytes);
+        (low.ns as f64 + share * (high.ns as f64 - low.ns as f64)) as u64
+    }
 }
 
 /// The chips as the layer uses them: a page may be several planes' pages, and a block several blocks.
@@ -131,6 +164,14 @@ pub enum Layer {
         /// Cost of such a write besides its page: the upkeep of the buffer.
         #[serde(default)]
         small_write_ns: u64,
+        /// Granule of writes out of order: they rewrite each aligned piece of this size that they touch, in
+        /// bytes; 0 if they cost only their own pages. The copies take time and are counted, but no blocks.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        granule_bytes: u32,
+        /// Limits of open units for larger writes, sizes ascending. The last one whose size is reached
+        /// replaces `open_units`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        open_by_size: Vec<OpenLimit>,
     },
     /// Page-mapped layer of eMMC, UFS, SSDs and good cards: any logical page on any flash page. Garbage
     /// collection takes the blocks with the fewest valid pages.
@@ -142,6 +183,16 @@ pub enum Layer {
     Nor,
     /// A bare NAND chip: whole pages, in order, once after an erase.
     Nand,
+}
+
+/// Limit of open units for writes of at least some size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenLimit {
+    /// Smallest size of the writes in bytes.
+    pub from_bytes: u32,
+    /// Maximum number of open units that such a write leaves.
+    pub units: u32,
 }
 
 /// Address-dependent cost of a command besides its pages.
@@ -190,6 +241,11 @@ pub struct SlcCache {
 
 fn one() -> u32 {
     1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(figure: &u32) -> bool {
+    *figure == 0
 }
 
 /// Error of an invalid profile.
@@ -319,6 +375,7 @@ impl Profile {
         self.check_host()?;
         self.check_layer()?;
         self.check_areas()?;
+        self.check_costs()?;
         require!(self.longest_step_ns() <= STEP_NS_MAX, "time", "no step may take over 100 s");
         require!(self.locality.streams <= 1024, "locality.streams", "at most 1024");
         Ok(())
@@ -370,7 +427,7 @@ impl Profile {
         let block_bytes = self.flash.block_bytes;
         let fat_blocks = if self.fat_area.is_some() { 4 } else { 0 };
         match self.layer {
-            Layer::Hybrid { au_bytes, open_units, open_random, .. } => {
+            Layer::Hybrid { au_bytes, open_units, open_random, granule_bytes, ref open_by_size, .. } => {
                 require!(
                     au_bytes != 0 && au_bytes % block_bytes == 0,
                     "layer.au_bytes",
@@ -378,6 +435,19 @@ impl Profile {
                 );
                 require!((1..=4096).contains(&open_units), "layer.open_units", "1 to 4096");
                 require!(open_random <= open_units, "layer.open_random", "must not exceed open_units");
+                require!(
+                    granule_bytes % self.flash.page_bytes == 0
+                        && (granule_bytes == 0 || block_bytes % granule_bytes == 0),
+                    "layer.granule_bytes",
+                    "must be whole pages, and a block whole granules"
+                );
+                require!(
+                    open_by_size.iter().all(|limit| (1..=open_units).contains(&limit.units))
+                        && open_by_size.is_sorted_by(|one, next| one.from_bytes < next.from_bytes)
+                        && open_by_size.len() <= costs::SIZES_MAX,
+                    "layer.open_by_size",
+                    "sizes ascending, at most 64, each with 1 to open_units units"
+                );
                 // A log for each open unit, one for a merge, and four for the buffer.
                 self.check_spare(i64::from(open_units) + 1 + 4 + fat_blocks)
             }
@@ -452,103 +522,11 @@ impl Profile {
             self.fat_area.as_ref().map_or(0, |fat| fat.program_page_ns),
             self.slc_cache.as_ref().map_or(0, |slc| slc.program_page_ns),
         ];
-        steps_ns.into_iter().fold(0, u64::max)
+        let size_costs_ns = self.time.size_costs.iter().map(|cost| cost.ns);
+        let write_costs_ns = self.write_costs.iter().flat_map(|cost| cost.ns_by_units.iter().copied());
+        steps_ns.into_iter().chain(size_costs_ns).chain(write_costs_ns).fold(0, u64::max)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_built_in_profile_is_valid_and_has_its_own_name() {
-        let names: Vec<String> = Profile::built_in().into_iter().map(|profile| profile.name).collect();
-        assert_eq!(names.len(), BUILT_IN.len());
-        for (n, name) in names.iter().enumerate() {
-            assert_eq!(names.iter().position(|other| other == name), Some(n));
-            assert_eq!(Profile::named(name).expect("listed").name, *name);
-        }
-        assert!(matches!(Profile::named("nothing"), Err(ProfileError::Unknown(_))));
-    }
-
-    /// Each figure, or its table, has a source. No source lacks its figure, or covers one that is partly
-    /// assumed.
-    #[test]
-    fn every_figure_has_a_source() {
-        for (text, profile) in BUILT_IN.iter().zip(Profile::built_in()) {
-            let table: toml::Table = toml::from_str(text).expect("it was parsed before");
-            let mut used = std::collections::BTreeSet::new();
-            for (name, value) in
-                table.iter().filter(|(name, _)| !["name", "title", "sources"].contains(&name.as_str()))
-            {
-                let figures: Vec<String> = match value {
-                    toml::Value::Table(inner) => inner.keys().map(|key| format!("{name}.{key}")).collect(),
-                    _ => vec![name.clone()],
-                };
-                for figure in figures {
-                    let source = [&figure, name].into_iter().find(|key| profile.sources.contains_key(*key));
-                    used.insert(source.unwrap_or_else(|| panic!("{}: {figure}", profile.name)).clone());
-                }
-            }
-            let given: Vec<&String> = profile.sources.keys().collect();
-            assert_eq!(given, used.iter().collect::<Vec<_>>(), "{}", profile.name);
-            for (figure, source) in &profile.sources {
-                let whole = source.starts_with(ASSUMED) || !source.contains(ASSUMED);
-                assert!(whole && !source.contains("typical of the class"), "{}: {figure}", profile.name);
-            }
-        }
-        let stick = Profile::named("bergmann-stick").expect("built in");
-        assert!(stick.assumed().contains(&"fat_area.length_bytes"), "{:?}", stick.assumed());
-        assert!(!stick.assumed().contains(&"layer.open_units"), "{:?}", stick.assumed());
-    }
-
-    #[test]
-    fn a_profile_survives_its_file() {
-        for profile in Profile::built_in() {
-            assert_eq!(Profile::parse(&profile.to_toml()).expect("its own text"), profile);
-        }
-    }
-
-    #[test]
-    fn invalid_figures_are_named() {
-        let good = BUILT_IN[2];
-        for (from, to, figure) in [
-            ("page_bytes = 4096", "page_bytes = 4095", "flash.page_bytes"),
-            ("page_bytes = 4096", "page_bytes = 0", "flash.page_bytes"),
-            ("\nblock_bytes = 131072", "\nblock_bytes = 0", "flash.block_bytes"),
-            ("channels = 1", "channels = 0", "flash.channels"),
-            ("size_bytes = 2097151488", "size_bytes = 18446744073709551104", "size_bytes"),
-            ("size_bytes = 2097151488", "size_bytes = 0", "size_bytes"),
-            ("spare_blocks = 64", "spare_blocks = 5", "flash.spare_blocks"),
-            ("max_request_bytes = 122880", "max_request_bytes = 0", "host.max_request_bytes"),
-            ("queue_depth = 1", "queue_depth = 0", "host.queue_depth"),
-            ("au_bytes = 4194304", "au_bytes = 4194305", "layer.au_bytes"),
-            ("open_units = 2", "open_units = 0", "layer.open_units"),
-            ("length_bytes = 4194304", "length_bytes = 18446744073709551615", "fat_area"),
-            ("erase_block_ns = 500000", "erase_block_ns = 1000000000000", "time"),
-            ("open_units = 2\n", "open_units = 2\nsmall_write_ns = 9000000000000000000\n", "time"),
-            ("bad_blocks = 0", "bad_blocks = 65", "flash.bad_blocks"),
-            ("max_request_bytes = 122880", "max_request_bytes = 4294966784", "host.max_request_bytes"),
-            ("name = \"bergmann-stick\"", "name = \"A B\"", "name"),
-        ] {
-            let changed = good.replace(from, to);
-            assert_ne!(changed, good, "{from}");
-            match Profile::parse(&changed) {
-                Err(ProfileError::Figure { figure: found, .. }) => assert_eq!(found, figure),
-                Err(ProfileError::Syntax(_)) if to.len() > 30 => {}
-                other => panic!("{to}: {other:?}"),
-            }
-        }
-        assert!(matches!(Profile::parse("name = 1"), Err(ProfileError::Syntax(_))));
-        let chip = Profile::named("nor-2003").expect("built in");
-        for (from, to, figure) in [
-            ("bad_blocks = 0", "bad_blocks = 1", "flash.bad_blocks"),
-            ("page_bytes = 256", "page_bytes = 1", "flash.page_bytes"),
-        ] {
-            match Profile::parse(&chip.to_toml().replace(from, to)) {
-                Err(ProfileError::Figure { figure: found, .. }) => assert_eq!(found, figure),
-                other => panic!("{to}: {other:?}"),
-            }
-        }
-    }
-}
+mod tests;

@@ -146,6 +146,8 @@ impl Drawn {
             open_random: open_random.min(open_units) as u32,
             small_write_bytes: if small_us > 0 { 8 * K as u32 } else { 0 },
             small_write_ns: small_us * 1000,
+            granule_bytes: 0,
+            open_by_size: Vec::new(),
         };
         Drawn {
             size_bytes,
@@ -183,6 +185,7 @@ impl Drawn {
             },
             layer: self.layer,
             locality: self.locality,
+            write_costs: Vec::new(),
             slc_cache: None,
             fat_area: self.fat_area,
             sources: Default::default(),

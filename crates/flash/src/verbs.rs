@@ -1,11 +1,13 @@
 //! The operations of `flashkit card`: a function for each verb, from arguments to a value. The command prints
 //! the value.
 
+mod fit;
 #[cfg(unix)]
 mod serve;
 
 use std::{collections::BTreeMap, fs::File, io::Read, path::Path};
 
+pub use fit::{Comparison, RowFiles, Trials, compare_card, fit};
 use serde::Serialize;
 #[cfg(unix)]
 pub use serve::{Serve, Serving, fault_plan, serve};

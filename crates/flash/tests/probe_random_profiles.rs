@@ -266,6 +266,8 @@ fn properties_off_the_measured_grid_are_not_reported_as_certain() {
         open_random: random,
         small_write_bytes: 0,
         small_write_ns: 0,
+        granule_bytes: 0,
+        open_by_size: Vec::new(),
     };
     for au_mib in [5, 7, 20, 64] {
         for (limit, random) in [(1, 0), (1, 1), (3, 0), (3, 3), (5, 1)] {

@@ -32,6 +32,7 @@ fn profile(write_cache_bytes: u32, layer: Layer) -> Profile {
         },
         layer,
         locality: Locality::default(),
+        write_costs: Vec::new(),
         slc_cache: None,
         fat_area: None,
         sources: Default::default(),
@@ -216,6 +217,8 @@ fn a_card_that_loses_its_mapping_loses_its_last_writes() {
         open_random: 2,
         small_write_bytes: 0,
         small_write_ns: 0,
+        granule_bytes: 0,
+        open_by_size: Vec::new(),
     };
     for layer in [Layer::Page { reserve_blocks: 2 }, log] {
         let card = Card::new(profile(0, layer), Condition::Preconditioned);

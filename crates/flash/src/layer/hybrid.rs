@@ -40,6 +40,12 @@ pub struct Hybrid {
     chunks: u32,
     open_limit: usize,
     random_limit: usize,
+    /// Limits of open units for writes of at least so many bytes, ascending.
+    #[serde(default)]
+    limits_by_size: Vec<(u64, usize)>,
+    /// Pages of a granule of writes out of order; 0 without granules.
+    #[serde(default)]
+    granule_pages: u32,
     small_write_bytes: u64,
     preconditioned: bool,
     /// Data blocks by their number of addresses. An absent one is from before the card was opened, or does
@@ -78,7 +84,16 @@ struct Log {
 impl Hybrid {
     /// Makes the layer of a card of this profile.
     pub fn new(profile: &Profile, condition: Condition) -> Hybrid {
-        let Layer::Hybrid { au_bytes, open_units, open_random, small_write_bytes, .. } = profile.layer else {
+        let Layer::Hybrid {
+            au_bytes,
+            open_units,
+            open_random,
+            small_write_bytes,
+            granule_bytes,
+            ref open_by_size,
+            ..
+        } = profile.layer
+        else {
             unreachable!("called for this layer only");
         };
         let pages_per_block = profile.pages_per_block();
@@ -90,6 +105,11 @@ impl Hybrid {
             chunks: profile.data_blocks(),
             open_limit: open_units as usize,
             random_limit: open_random as usize,
+            limits_by_size: open_by_size
+                .iter()
+                .map(|limit| (u64::from(limit.from_bytes), limit.units as usize))
+                .collect(),
+            granule_pages: granule_bytes / profile.flash.page_bytes,
             small_write_bytes: u64::from(small_write_bytes),
             preconditioned: condition.is_preconditioned(),
             data: HashMap::new(),
@@ -120,11 +140,12 @@ impl Hybrid {
             }
             return Ok(());
         }
+        let limit = self.limit_of(range.end - range.start);
         let block_bytes = page_bytes * u64::from(self.pages_per_block);
         for chunk in range.start / block_bytes..range.end.div_ceil(block_bytes) {
             let start = range.start.max(chunk * block_bytes);
             let end = range.end.min((chunk + 1) * block_bytes);
-            self.open_unit(array, chunk as u32 / self.blocks_per_unit, cost)?;
+            self.open_unit(array, chunk as u32 / self.blocks_per_unit, limit, cost)?;
             let pages = (start / page_bytes) as u32..(end / page_bytes) as u32;
             if pages.start < pages.end {
                 if start % page_bytes != 0 && !self.is_buffered(pages.start) {
@@ -229,14 +250,26 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Makes a unit the last written one. Closes others if too many are open.
-    fn open_unit(&mut self, array: &mut Array, number: u32, cost: &mut Cost) -> Result<(), Refusal> {
+    /// Returns the maximum number of open units that a write of this size leaves.
+    fn limit_of(&self, bytes: u64) -> usize {
+        let reached = self.limits_by_size.iter().take_while(|(from, _)| *from <= bytes);
+        reached.last().map_or(self.open_limit, |(_, units)| *units)
+    }
+
+    /// Makes a unit the last written one. Closes others if more than `limit` would be open.
+    fn open_unit(
+        &mut self,
+        array: &mut Array,
+        number: u32,
+        limit: usize,
+        cost: &mut Cost,
+    ) -> Result<(), Refusal> {
         if let Some(at) = self.open.iter().position(|unit| unit.number == number) {
             let unit = self.open.remove(at);
             self.open.push(unit);
             return Ok(());
         }
-        while self.open.len() >= self.open_limit {
+        while self.open.len() >= limit {
             self.close_oldest(array, cost)?;
         }
         self.open.push(Unit { number, log: None });
@@ -277,6 +310,9 @@ impl Hybrid {
                 self.take_from_buffer(page);
             }
             cost.pages += u64::from(count);
+            if log.places.is_some() {
+                self.rewrite_granules(array, next..next + count, cost);
+            }
             next += count;
             if log.places.is_none() && array.next_page(log.block) == self.pages_per_block {
                 self.merge(array, log, cost)?;
@@ -285,6 +321,17 @@ impl Hybrid {
             }
         }
         Ok(())
+    }
+
+    /// Counts the copies of the other pages of the granules that a write out of order touches.
+    fn rewrite_granules(&self, array: &mut Array, pages: Range<u32>, cost: &mut Cost) {
+        if let Some(granule) = pages.start.checked_div(self.granule_pages) {
+            let from = granule * self.granule_pages;
+            let to = pages.end.next_multiple_of(self.granule_pages);
+            let copied = (to - from) - pages.len() as u32;
+            array.read(copied);
+            cost.copied_pages += u64::from(copied);
+        }
     }
 
     /// Takes out the log of the last written unit if a page can be written to it at `at`. Otherwise merges

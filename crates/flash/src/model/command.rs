@@ -89,9 +89,13 @@ impl Model {
         self.settle(&cost);
         written?;
         let bytes = range.end - range.start;
+        if !self.profile.write_costs.is_empty() && cost.fat_pages == 0 {
+            return Ok(self.write_as_measured(start_ns, op, range));
+        }
         let times = &self.profile.time;
         let short = bytes < u64::from(times.short_write_bytes) && cost.fat_pages == 0;
-        let command_ns = times.write_command_ns + if short { times.short_write_ns } else { 0 };
+        let short_ns = if short { times.short_write_ns } else { 0 };
+        let command_ns = times.write_command_ns + short_ns + times.size_cost_ns(bytes);
         let ready_ns = self.controller(start_ns, command_ns, switch_ns + miss_ns);
         let link_ns = ready_ns.max(self.link_free_ns);
         let transfer_ns = transfer_ns(bytes, self.profile.time.write_bytes_per_s);

@@ -1,5 +1,7 @@
 //! Tests of the model's rules.
 
+mod structure;
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;
@@ -8,7 +10,7 @@ use super::*;
 use crate::{
     array::{BlockNo, NOTHING},
     op::CLOCK_END_NS,
-    profile::{FatArea, Flash, Host, Layer as Kind, Locality, SlcCache, Times},
+    profile::{FatArea, Flash, Host, Layer as Kind, Locality, OpenLimit, SlcCache, Times},
 };
 
 const US: u64 = 1000;
@@ -48,6 +50,7 @@ fn profile(layer: Kind) -> Profile {
         },
         layer,
         locality: Locality::default(),
+        write_costs: Vec::new(),
         slc_cache: None,
         fat_area: None,
         sources: Default::default(),
@@ -86,7 +89,15 @@ fn the_clock_ends_before_it_overflows() {
 }
 
 fn hybrid(open_units: u32, open_random: u32) -> Kind {
-    Kind::Hybrid { au_bytes: 256 << 10, open_units, open_random, small_write_bytes: 0, small_write_ns: 0 }
+    Kind::Hybrid {
+        au_bytes: 256 << 10,
+        open_units,
+        open_random,
+        small_write_bytes: 0,
+        small_write_ns: 0,
+        granule_bytes: 0,
+        open_by_size: Vec::new(),
+    }
 }
 
 fn run(model: &mut Model, ops: impl IntoIterator<Item = Op>) -> u64 {
@@ -302,6 +313,8 @@ fn profiles() -> Vec<Profile> {
         open_random: 1,
         small_write_bytes: 8192,
         small_write_ns: 5 * US,
+        granule_bytes: 16 << 10,
+        open_by_size: vec![OpenLimit { from_bytes: 32 << 10, units: 2 }],
     };
     let mut all: Vec<Profile> =
         [hybrid(1, 0), hybrid(3, 0), hybrid(3, 3), hybrid(4, 1), small, Kind::Page { reserve_blocks: 2 }]
@@ -315,6 +328,7 @@ fn profiles() -> Vec<Profile> {
     all.push(fat(&all[5], 1 << 20));
     let slc = SlcCache { size_bytes: 64 << 10, program_page_ns: 50 * US };
     all.push(Profile { slc_cache: Some(slc), ..all[7].clone() });
+    all.push(structure::measured(&all[5]));
     all
 }
 

@@ -36,6 +36,8 @@ impl Findings {
                     open_random: if self.takes_any_order() { limit as u32 } else { 0 },
                     small_write_bytes: 0,
                     small_write_ns: 0,
+                    granule_bytes: 0,
+                    open_by_size: Vec::new(),
                 };
                 (layer, self.merged_bytes(unit_bytes, stripe_bytes, program_page_ns))
             }
@@ -57,6 +59,7 @@ impl Findings {
             },
             layer,
             locality: self.locality(unit_bytes),
+            write_costs: Vec::new(),
             slc_cache: None,
             fat_area: self.fat_area(block_bytes, program_page_ns),
             sources: self.sources(),

@@ -1,5 +1,6 @@
 //! `card`: modelled flash devices in files.
 
+mod fit;
 #[cfg(unix)]
 mod serve;
 
@@ -15,7 +16,8 @@ use crate::{render, size, suggested::Suggested};
 #[command(after_help = "Examples:
   flashkit card list
   flashkit card new sd.card --profile transcend-16g-desktop
-  flashkit card replay requests.fio --profile bergmann-stick")]
+  flashkit card replay requests.fio --profile bergmann-stick
+  flashkit card fit measured.txt -o mine.toml")]
 pub struct Args {
     #[command(subcommand)]
     what: What,
@@ -80,6 +82,10 @@ The card is two files: FILE holds its data, and FILE.card its profile, mapping a
         #[arg(long)]
         keep_times: bool,
     },
+    /// Make a profile from measured rates.
+    Fit(fit::FitArgs),
+    /// Show measured rates beside those of a profile.
+    Compare(fit::CompareArgs),
     /// Print a card's counters.
     #[command(after_help = "Examples:
   flashkit card stats sd.card
@@ -132,6 +138,8 @@ pub fn run(args: &Args) -> Result<()> {
             let stats = verbs::replay(profile, trace, Condition::from(*preconditioned), timing)?;
             render::print(&stats, args.json, |stats, out| write!(out, "{}", stats.to_text()))
         }
+        What::Fit(own) => fit::run(own, args.json.into()),
+        What::Compare(own) => fit::compare(own, args.json.into()),
         What::Stats { file } => {
             let stats = verbs::stats(file)?;
             render::print(&stats, args.json, |stats, out| write!(out, "{}", stats.to_text()))

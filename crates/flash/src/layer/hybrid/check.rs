@@ -20,6 +20,7 @@ impl Hybrid {
             (
                 (layer.page_bytes, layer.pages_per_block, layer.blocks_per_unit, layer.chunks),
                 (layer.open_limit, layer.random_limit, layer.small_write_bytes, layer.preconditioned),
+                (layer.limits_by_size.clone(), layer.granule_pages),
             )
         };
         if fixed(self) != fixed(twin) {
