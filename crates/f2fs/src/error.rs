@@ -171,9 +171,14 @@ pub enum Error {
     /// short or the wrong one.
     #[error("encrypted, and not readable with the key: {0}")]
     UnusableKey(Cow<'static, str>),
-    /// A change of encrypted content or names, whose key is known. They are only read.
-    #[error("encrypted, and flashkit does not write encrypted files yet")]
-    EncryptedWrite,
+    /// An encrypted directory takes only files and directories with its own encryption policy.
+    #[error("the directory is encrypted, and takes only files and directories with its encryption policy")]
+    OtherPolicy,
+    /// A new encrypted file needs a nonce, and the volume was opened without a source of random values.
+    #[error(
+        "a new file in an encrypted directory needs random values, which the options of the volume do not give"
+    )]
+    NoNonces,
 }
 
 impl Error {
@@ -204,12 +209,12 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::Io { source, .. } | Error::Host { source, .. } => source.kind(),
             Error::Corrupt { .. } | Error::NotF2fs(_) => Kind::InvalidData,
-            Error::Unsupported(_) | Error::EncryptedWrite => Kind::Unsupported,
+            Error::Unsupported(_) | Error::NoNonces => Kind::Unsupported,
             Error::NoSpace { .. } | Error::NoInodes => Kind::StorageFull,
             Error::Quota => Kind::QuotaExceeded,
             Error::ReadOnly(_) => Kind::ReadOnlyFilesystem,
             Error::Invalid(_) | Error::NameTooLong => Kind::InvalidInput,
-            Error::OtherProject => Kind::CrossesDevices,
+            Error::OtherProject | Error::OtherPolicy => Kind::CrossesDevices,
             Error::NotFound | Error::NoAttribute => Kind::NotFound,
             Error::Exists => Kind::AlreadyExists,
             Error::NotDirectory => Kind::NotADirectory,

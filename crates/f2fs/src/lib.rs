@@ -66,8 +66,11 @@ pub mod tune;
 pub mod units;
 pub mod walk;
 
-/// Master keys of encrypted files and directories.
-pub use fscrypt::{Error as KeyError, Key, Keyring};
+/// Encryption: master keys, policies of directories, and the nonces of new files.
+pub use fscrypt::{
+    Error as KeyError, IvScheme, Key, KeyName, Keyring, Mode as CipherMode, NONCE_SEED_BYTES, Nonces,
+    Policy as EncryptionPolicy,
+};
 
 pub use error::{Error, Place, Result};
 pub use format::FileType;

@@ -25,7 +25,8 @@ macro_rules! kinds {
 
         #[test]
         fn every_kind_of_volume_has_a_test() {
-            let names: Vec<&str> = Setup::all().iter().map(|setup| setup.name).collect();
+            let setups = Setup::all().into_iter().chain(Setup::encrypted());
+            let names: Vec<&str> = setups.map(|setup| setup.name).collect();
             assert_eq!(names, [$($name),*]);
         }
     };
@@ -50,4 +51,7 @@ kinds! {
     two_devices = "two devices",
     small_cache = "small cache",
     full = "full",
+    encrypted = "encrypted",
+    encrypted_not_inline = "encrypted, not inline",
+    encrypted_casefold_compressed = "encrypted, casefold, compressed",
 }

@@ -84,6 +84,8 @@ pub enum Verb {
     Mv(verbs::mv::Args),
     /// Make directories.
     Mkdir(verbs::mkdir::Args),
+    /// Make an empty directory encrypted.
+    Encrypt(verbs::encrypt::Args),
     /// Make links, hard and symbolic.
     Ln(verbs::ln::Args),
     /// Change permissions.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use f2fs::{Key, Keyring};
+use f2fs::{Key, Keyring, NONCE_SEED_BYTES, Nonces};
 
 use crate::render;
 
@@ -45,6 +45,13 @@ impl Given {
 /// Reads the keys that `--key` names.
 pub fn keyring(names: &[OsString]) -> Result<Keyring> {
     ring(&given(names)?)
+}
+
+/// Returns the nonces of new encrypted files, from a random seed of the system.
+pub fn nonces() -> Result<Nonces> {
+    let mut seed = [0; NONCE_SEED_BYTES];
+    getrandom::fill(&mut seed).context("random values of the system")?;
+    Ok(Nonces::new(seed))
 }
 
 /// Reads the keys that `--key` names, each once: a pipe gives it only once.

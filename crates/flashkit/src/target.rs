@@ -363,7 +363,7 @@ fn open<D: Device + 'static>(
     let devices = sources.iter().map(&mut device).collect::<Result<Vec<_>>>()?;
     let not_opened = |error| not_opened(&sources[0], error);
     let device = f2fs::engine::join(devices).map_err(not_opened)?;
-    let options = Options { keys: keys::keyring(&further.keys)?, ..options };
+    let options = Options { keys: keys::keyring(&further.keys)?, nonces: Some(keys::nonces()?), ..options };
     Engine::open(device, options).map_err(not_opened)
 }
 

@@ -164,3 +164,61 @@ fn verbs_below_the_files_take_no_keys_and_rescue_loses_what_is_encrypted() {
     let secret = |name: &str| fs::read(dir.join("out/locked").join(name)).is_ok_and(|it| it == b"secret\n");
     assert!(!secret("short") && !secret("#5"));
 }
+
+/// Returns the bytes of the image that hold a text.
+fn clear_places(dir: &Path, text: &[u8]) -> Vec<usize> {
+    let image = fs::read(dir.join("card.img")).expect("the image");
+    let found = image.windows(text.len()).enumerate().filter(|(_, window)| *window == text);
+    found.map(|(at, _)| at).collect()
+}
+
+#[test]
+fn a_directory_becomes_encrypted_and_everything_in_it() {
+    const TEXT: &str = "a text that is nowhere on the volume";
+    let folder = tempfile::tempdir().expect("a directory");
+    let dir = folder.path();
+    fs::write(dir.join("master.key"), (1..=64).collect::<Vec<u8>>()).expect("a file");
+    fs::write(dir.join("other.key"), [7; 64]).expect("a file");
+    fs::create_dir_all(dir.join("tree/below")).expect("a directory");
+    fs::write(dir.join("tree/below").join(TEXT), TEXT.repeat(1000)).expect("a file");
+    let ways: [&[&str]; 7] = [
+        &[],
+        &["--modes", "aes-256-hctr2", "--padding", "4"],
+        &["--modes", "aes-128", "--policy", "1"],
+        &["--modes", "adiantum"],
+        &["--modes", "adiantum", "--scheme", "direct", "--policy", "1"],
+        &["--scheme", "ino-lblk64"],
+        &["--scheme", "ino-lblk32", "--padding", "16"],
+    ];
+    for (n, way) in ways.iter().enumerate() {
+        let _ = fs::remove_file(dir.join("card.img"));
+        ok(dir, &["mkfs", "card.img", "--size", "64M", "-O", "encrypt"]);
+        let told = fails(dir, &["encrypt", "card.img:/private"]);
+        assert!(told.contains("--key is missing"), "{told}");
+        let run = flashkit(dir, &[&["encrypt", "card.img:/private", "--key", "master.key"], *way].concat());
+        let told = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(run.status.success() && told.contains("encrypted with the key"), "{way:?}: {told}");
+        ok(dir, &["import", "tree", "card.img:/private", "--key", "master.key"]);
+        let path = format!("card.img:/private/below/{TEXT}");
+        assert_eq!(ok(dir, &["cat", &path, "--key", "master.key"]), TEXT.repeat(1000), "{way:?}");
+        fails(dir, &["cat", &path]);
+        if !way.contains(&"--policy") {
+            let told = fails(dir, &["cat", &path, "--key", "other.key"]);
+            assert!(told.contains("none of those given"), "{told}");
+        }
+        let clear = clear_places(dir, TEXT.as_bytes());
+        assert!(clear.is_empty(), "{way:?}: {clear:?}");
+        model::fsck::fsck_image(&dir.join("card.img")).expect("a consistent volume");
+        if n == 0 {
+            let told = fails(dir, &["encrypt", "card.img:/private", "--key", "other.key"]);
+            assert!(told.contains("exists"), "{told}");
+            let told = fails(dir, &["encrypt", "card.img:/x", "--key", "master.key", "--scheme", "direct"]);
+            assert!(told.contains("this policy is impossible"), "{told}");
+        }
+    }
+    ok(dir, &["mkfs", "plain.img", "--size", "64M"]);
+    let told = fails(dir, &["encrypt", "plain.img:/private", "--key", "master.key"]);
+    assert!(told.contains("tune -O encrypt"), "{told}");
+    ok(dir, &["tune", "plain.img", "-O", "encrypt"]);
+    ok(dir, &["encrypt", "plain.img:/private", "--key", "master.key"]);
+}

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions},
-    io,
+    io::{self, Write as _},
     os::unix::{
         ffi::OsStringExt,
         fs::{FileExt, OpenOptionsExt, symlink},
@@ -149,7 +149,7 @@ fn failed(output: std::process::Output) -> io::Result<()> {
 }
 
 #[test]
-fn a_mount_with_the_key_shows_names_and_contents_and_refuses_changes() {
+fn a_mount_with_the_key_shows_names_and_contents_and_changes_them() {
     if skipped() {
         return;
     }
@@ -169,21 +169,64 @@ fn a_mount_with_the_key_shows_names_and_contents_and_refuses_changes() {
     let direct = reading.open(mounted.path("locked/long")).expect("it opens");
     assert!(read_in_pages(&direct) == *long, "past the page cache");
     drop(direct);
-    assert_refuses_changes(
-        &mounted,
-        &mounted.path("locked"),
-        &mounted.path("locked/short"),
-        Errno::OPNOTSUPP,
-    );
-    fs::write(mounted.path("beside"), "clear").expect("other files are written");
-    fs::remove_file(mounted.path("locked/long")).expect("encrypted files are removed");
+    let mut wanted = expected;
+    change_through(&mounted, &mut wanted);
+    assert!(tree(&mounted.path("")) == wanted, "before the unmount");
     mounted.unmount();
     model::fsck::fsck_image(&dir.join("card.img")).expect("a consistent volume");
     ok(dir, &["export", "card.img", "after", "--key", "master.key"]);
-    let mut wanted = expected;
-    wanted.remove(Path::new("locked/long"));
-    wanted.insert("beside".into(), b"clear".to_vec());
     assert!(tree(&dir.join("after")) == wanted);
+    let device = fs::read(dir.join("card.img")).expect("the image");
+    assert!(!device.windows(SECRET.len()).any(|window| window == SECRET), "clear text");
+    // The second mount reads what the first one has encrypted.
+    mounted.mount(&["--key", "master.key"]);
+    assert!(tree(&mounted.path("")) == wanted, "mounted again");
+    mounted.unmount();
+}
+
+/// A text that must be nowhere on the device.
+const SECRET: &[u8] = b"a secret that is encrypted before it is written";
+
+/// Changes files and names of an encrypted directory through a mount, and a map of them in the same way.
+fn change_through(mounted: &Mounted, wanted: &mut BTreeMap<PathBuf, Vec<u8>>) {
+    let at = |name: &str| mounted.path(&format!("locked/{name}"));
+    let named = |name: &str| PathBuf::from(format!("locked/{name}"));
+    fs::write(at("new"), SECRET.repeat(2000)).expect("a new file");
+    let new = writing().open(at("new")).expect("it opens");
+    new.write_at(SECRET, 5000).expect("it is overwritten");
+    new.sync_all().expect("an fsync");
+    new.set_len(60_001).expect("it is cut");
+    let mut content = SECRET.repeat(2000);
+    content[5000..5000 + SECRET.len()].copy_from_slice(SECRET);
+    content.truncate(60_001);
+    wanted.insert(named("new"), content);
+    let direct = writing().custom_flags(OFlags::DIRECT.bits() as i32).open(at("long")).expect("it opens");
+    direct.write_at(SECRET, 8192).expect("past the page cache");
+    let long = wanted.get_mut(&named("long")).expect("it is there");
+    long[8192..8192 + SECRET.len()].copy_from_slice(SECRET);
+    let mut appending = OpenOptions::new().append(true).open(at("short")).expect("it opens");
+    appending.write_all(SECRET).expect("it grows");
+    wanted.get_mut(&named("short")).expect("it is there").extend(SECRET);
+    fs::create_dir(at("below")).expect("a directory");
+    fs::copy(at("new"), at("below/copy")).expect("a copy");
+    let copied = wanted[&named("new")].clone();
+    wanted.extend([(named("below"), Vec::new()), (named("below/copy"), copied)]);
+    let target = String::from_utf8(SECRET.repeat(3)).expect("text");
+    symlink(&target, at("link")).expect("a link");
+    wanted.insert(named("link"), target.into_bytes());
+    fs::hard_link(at("short"), at("below/second")).expect("another name");
+    let short = wanted[&named("short")].clone();
+    wanted.insert(named("below/second"), short);
+    fs::rename(at("empty"), at(&"m".repeat(255))).expect("a long name");
+    let moved = wanted.remove(&named("empty")).expect("it was there");
+    wanted.insert(named(&"m".repeat(255)), moved);
+    refused("to rename into", fs::rename(mounted.path("plain"), at("plain")), Errno::XDEV);
+    refused("to link into", fs::hard_link(mounted.path("plain"), at("plain")), Errno::XDEV);
+    fs::rename(at("dir/child"), mounted.path("left")).expect("a file leaves");
+    let left = wanted.remove(&named("dir/child")).expect("it was there");
+    wanted.insert("left".into(), left);
+    fs::remove_file(at("n".repeat(255).as_str())).expect("it is removed");
+    wanted.remove(&named(&"n".repeat(255)));
 }
 
 /// Reads a file in pieces of one page, each into aligned memory.
@@ -246,7 +289,7 @@ fn a_mount_without_the_key_shows_encoded_names_and_no_content() {
 }
 
 #[test]
-fn verbs_state_that_encrypted_files_are_only_read() {
+fn verbs_write_encrypted_files_with_the_key_only() {
     let folder = tempfile::tempdir().expect("a directory");
     let dir = folder.path();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden/encrypted.img.zst");
@@ -263,15 +306,30 @@ fn verbs_state_that_encrypted_files_are_only_read() {
         &["ln", "-s", "clear", "card.img:/locked/new"],
         &["mv", "card.img:/plain", "card.img:/locked/new"],
     ];
+    fs::write(dir.join("other.key"), [0x5B; 64]).expect("a file");
     for change in changes {
-        let told = fails(dir, &[change, &["--key", "master.key"]].concat());
-        assert!(told.contains("flashkit does not write encrypted files yet"), "{change:?}: {told}");
         let told = fails(dir, change);
         assert!(told.contains("the key is missing") || told.contains("not found"), "{change:?}: {told}");
+        let told = fails(dir, &[change, &["--key", "other.key"]].concat());
+        assert!(told.contains("none of those given") || told.contains("not found"), "{change:?}: {told}");
     }
-    assert_eq!(ok(dir, &["cat", "card.img:/locked/short", "--key", "master.key"]), "secret\n");
-    let names = ok(dir, &["ls", "card.img:/locked", "--key", "master.key"]);
-    assert!(!names.contains("new"), "{names}");
+    let before = ok(dir, &["ls", "card.img:/locked", "--key", "master.key"]);
+    assert!(!before.contains("new"), "{before}");
+    let key = ["--key", "master.key"];
+    ok(dir, &[&["cp", "tree/new", "card.img:/locked/new"], &key[..]].concat());
+    ok(dir, &[&["cp", "tree/new", "card.img:/locked/short"], &key[..]].concat());
+    ok(dir, &[&["mkdir", "card.img:/locked/made"], &key[..]].concat());
+    ok(dir, &[&["import", "tree", "card.img:/locked/made"], &key[..]].concat());
+    ok(dir, &[&["ln", "-s", "new", "card.img:/locked/link"], &key[..]].concat());
+    ok(dir, &[&["mv", "card.img:/locked/long", "card.img:/locked/made/long"], &key[..]].concat());
+    let told = fails(dir, &[&["mv", "card.img:/plain", "card.img:/locked/plain"], &key[..]].concat());
+    assert!(told.contains("takes only files and directories with its encryption policy"), "{told}");
+    for path in ["new", "short", "made/new", "link"] {
+        let path = format!("card.img:/locked/{path}");
+        assert_eq!(ok(dir, &["cat", &path, "--key", "master.key"]), "clear", "{path}");
+        fails(dir, &["cat", &path]);
+    }
+    model::fsck::fsck_image(&dir.join("card.img")).expect("a consistent volume");
 }
 
 /// The background process read the key a second time.

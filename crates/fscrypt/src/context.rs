@@ -72,6 +72,15 @@ impl Mode {
         })
     }
 
+    /// Returns the size in bytes of the shortest master key of version 2 that is as strong as the mode (Linux,
+    /// `security_strength`).
+    pub(crate) fn strength_bytes(self) -> usize {
+        match self {
+            Mode::Aes128Cbc | Mode::Aes128Cts => 16,
+            Mode::Aes256Xts | Mode::Aes256Cts | Mode::Adiantum | Mode::Aes256Hctr2 => 32,
+        }
+    }
+
     /// Returns the size of the mode's key in bytes.
     pub(crate) fn key_bytes(self) -> usize {
         match self {
@@ -113,6 +122,18 @@ pub enum IvScheme {
     /// Like [`InoLblk64`](Self::InoLblk64), but the vector has 32 bits, and the inode number is hashed
     /// (`IV_INO_LBLK_32`).
     InoLblk32,
+}
+
+impl IvScheme {
+    /// Returns the flag of the scheme in a policy.
+    pub(crate) fn flag(self) -> u8 {
+        match self {
+            IvScheme::PerFileKey => 0,
+            IvScheme::DirectKey => DIRECT_KEY,
+            IvScheme::InoLblk64 => IV_INO_LBLK_64,
+            IvScheme::InoLblk32 => IV_INO_LBLK_32,
+        }
+    }
 }
 
 /// A context, checked.

@@ -46,6 +46,7 @@ enum DescriptorOrigin {
 }
 
 /// A master key.
+#[derive(Clone)]
 pub struct Key {
     bytes: Vec<u8>,
     descriptor: [u8; DESCRIPTOR_BYTES],
@@ -105,6 +106,15 @@ impl Key {
         self.descriptor
     }
 
+    /// Returns true if policies may refer to the key by this name.
+    #[must_use]
+    pub fn has_name(&self, name: &KeyName) -> bool {
+        match name {
+            KeyName::Descriptor(name) => self.descriptor == *name,
+            KeyName::Identifier(name) => self.identifier == *name,
+        }
+    }
+
     /// Returns the key of a file for a mode.
     pub(crate) fn file_key(&self, context: &Context, mode: Mode, volume: &Volume) -> Result<Vec<u8>> {
         let mut key = vec![0; mode.key_bytes()];
@@ -121,6 +131,13 @@ impl Key {
                 derive_v1(&context.nonce, &mut key);
             }
             return Ok(key);
+        }
+        if self.bytes.len() < mode.strength_bytes() {
+            return Err(Error::KeyLength(format!(
+                "a key of {} bytes, its policy needs {}",
+                self.bytes.len(),
+                mode.strength_bytes()
+            )));
         }
         let of_volume = || [&[mode.number()], &volume.uuid[..]].concat();
         match context.scheme {
@@ -190,6 +207,13 @@ impl Keyring {
         self.keys.push(Arc::new(key));
     }
 
+    /// Removes the keys of this name. Returns true if there was one.
+    pub fn remove(&mut self, name: &KeyName) -> bool {
+        let count = self.keys.len();
+        self.keys.retain(|key| !key.has_name(name));
+        self.keys.len() < count
+    }
+
     /// Returns true if there is no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -205,11 +229,10 @@ impl Keyring {
     /// [given](Key::with_descriptor), or else the first.
     #[must_use]
     pub fn find(&self, name: &KeyName) -> Option<&Key> {
+        let mut found = self.iter().filter(|key| key.has_name(name));
         match name {
-            KeyName::Descriptor(name) => {
-                self.iter().filter(|key| key.descriptor == *name).min_by_key(|key| key.origin)
-            }
-            KeyName::Identifier(name) => self.iter().find(|key| key.identifier == *name),
+            KeyName::Descriptor(_) => found.min_by_key(|key| key.origin),
+            KeyName::Identifier(_) => found.next(),
         }
     }
 }
@@ -234,6 +257,8 @@ mod tests {
         let identifier = KeyName::Identifier(Key::new(&[0x5A; 64]).expect("a key").identifier());
         assert_eq!(ring.find(&identifier).expect("the key").bytes, [0x5A; 64]);
         assert!(ring.find(&KeyName::Identifier([0; 16])).is_none());
+        assert!(ring.remove(&identifier) && !ring.remove(&identifier));
+        assert!(ring.find(&identifier).is_none() && ring.find(&name).is_some());
     }
 
     #[test]
@@ -303,5 +328,10 @@ mod tests {
         let context = [&[1, 1, 4, 0][..], &[0; 8], &nonce].concat();
         let context = Context::parse(&context).expect("a context");
         assert!(matches!(short.file_key(&context, Mode::Aes256Xts, &volume), Err(Error::KeyLength(_))));
+        let shorter = Key::new(&[1; 31]).expect("a key");
+        let context = [&[2, 1, 4, 0, 0, 0, 0, 0][..], &shorter.identifier(), &nonce].concat();
+        let context = Context::parse(&context).expect("a context");
+        assert!(matches!(shorter.file_key(&context, Mode::Aes256Cts, &volume), Err(Error::KeyLength(_))));
+        assert!(short.file_key(&context, Mode::Aes256Xts, &volume).is_ok());
     }
 }

@@ -24,7 +24,7 @@
 //! The facts are those of Linux's `Documentation/filesystems/fscrypt.rst` and `include/uapi/linux/fscrypt.h`.
 //!
 //! *Invariants*: no `unsafe`; hostile contexts and names give an error or `None`, never a panic; the crate reads no
-//! random values: the nonce of a new file is an argument.
+//! random values: the seed of the nonces of new files is an argument.
 
 #![forbid(unsafe_code)]
 
@@ -32,10 +32,14 @@ mod cipher;
 mod context;
 mod file;
 mod key;
+mod nonce;
+mod policy;
 
 pub use context::{Context, IvScheme, KeyName, Mode, NONCE_BYTES};
 pub use file::{FileCipher, Purpose, Volume};
 pub use key::{DESCRIPTOR_BYTES, IDENTIFIER_BYTES, KEY_BYTES_MAX, KEY_BYTES_MIN, Key, Keyring};
+pub use nonce::{NONCE_SEED_BYTES, Nonces};
+pub use policy::Policy;
 
 /// The error of a context or a key that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use block::{Device, InUse, ReadPattern};
-use f2fs::engine::Engine;
+use f2fs::{NONCE_SEED_BYTES, Nonces, engine::Engine};
 use fuse_protocol::{Mounter, UnmountMode};
 use image::{Image, Source};
 use posix::{FileSystem, Settings};
@@ -146,7 +146,9 @@ impl Mount {
             true => Medium::BlockDevice,
             false => Medium::File,
         };
-        let volume_options = options.volume_options(medium, clock::now, seed());
+        let nonces = Some(nonces().map_err(Error::Session)?);
+        let volume_options =
+            f2fs::engine::Options { nonces, ..options.volume_options(medium, clock::now, seed()) };
         let volume = open_volume(&images, volume_options, wrap).map_err(at)?;
         // Without a readable root directory the mount would be useless.
         volume.stat(volume.superblock().root_ino).map_err(at)?;
@@ -349,6 +351,13 @@ fn set_cache_limits((major, minor): (u32, u32)) {
 /// processes.
 fn survive_file_size_limit() -> io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
+}
+
+/// Returns nonces of a random seed.
+fn nonces() -> io::Result<Nonces> {
+    let mut seed = [0; NONCE_SEED_BYTES];
+    getrandom::fill(&mut seed)?;
+    Ok(Nonces::new(seed))
 }
 
 /// Returns a seed that differs between mounts.

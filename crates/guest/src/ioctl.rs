@@ -182,14 +182,11 @@ pub fn set_encryption_policy(
     identifier: &[u8; KEY_IDENTIFIER_BYTES],
 ) -> Result<()> {
     let mut arg = [0; 24];
-    arg[1..4].copy_from_slice(&[policy.contents, policy.names, policy.flags]);
-    match policy.descriptor {
-        Some(descriptor) => arg[4..4 + KEY_DESCRIPTOR_BYTES].copy_from_slice(&descriptor),
-        None => {
-            arg[0] = 2;
-            arg[8..].copy_from_slice(identifier);
-        }
-    }
+    let argument = match &policy.descriptor {
+        Some(descriptor) => policy.argument(descriptor),
+        None => policy.argument(identifier),
+    };
+    arg[..argument.len()].copy_from_slice(&argument);
     call::<{ opcode::read::<[u8; 12]>(b'f', 19) }, 24>(fd, arg).map(drop)
 }
 

@@ -254,6 +254,27 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Returns the key of [`Op::Encrypt`] for a byte.
+    #[must_use]
+    pub fn key(&self, byte: u8) -> [u8; 64] {
+        // Version 1 derives equal halves from equal blocks, which XTS refuses.
+        let step = u8::from(self.descriptor.is_some());
+        std::array::from_fn(|n| byte.wrapping_add(step * n as u8))
+    }
+
+    /// Returns the policy as the argument of `FS_IOC_SET_ENCRYPTION_POLICY`. `name` is the descriptor or the identifier of
+    /// its key.
+    #[must_use]
+    pub fn argument(&self, name: &[u8]) -> Vec<u8> {
+        let modes = [self.contents, self.names, self.flags];
+        match self.descriptor {
+            Some(_) => [&[0][..], &modes, name].concat(),
+            None => [&[2][..], &modes, &[0; 4], name].concat(),
+        }
+    }
+}
+
+impl Policy {
     /// Version 2, AES-256-XTS for contents, AES-256-CTS for names, names padded to 32 bytes.
     pub const USUAL: Policy = Policy { descriptor: None, contents: 1, names: 4, flags: 3 };
 }

@@ -296,10 +296,7 @@ impl Runner {
             Op::Verity { path } => ioctl::enable_verity(self.readable(path)?)?,
             Op::Encrypt { dir, byte, policy } => {
                 let dir = self.readable(dir)?;
-                // Version 1 derives equal halves from equal blocks, which XTS refuses.
-                let step = u8::from(policy.descriptor.is_some());
-                let key = std::array::from_fn(|n| byte.wrapping_add(step * n as u8));
-                let key = ioctl::add_encryption_key(dir.as_fd(), &key, policy.descriptor)?;
+                let key = ioctl::add_encryption_key(dir.as_fd(), &policy.key(*byte), policy.descriptor)?;
                 ioctl::set_encryption_policy(dir.as_fd(), policy, &key)?;
             }
             other => unreachable!("{other:?} has another theme"),

@@ -1,7 +1,7 @@
 //! The engine behind the vocabulary: operations on paths become calls of [`Engine`].
 
 use f2fs::{
-    Error, Result,
+    EncryptionPolicy, Error, Key, KeyError, KeyName, Result,
     engine::{
         Caller, Engine, FileSize, FinalSymlink, NewNode, Policy, RenameMode, SetAttr, SyncScope, XattrMode,
     },
@@ -52,9 +52,33 @@ pub fn perform(volume: &mut Engine, op: &Op) -> Result<()> {
             }
             create(volume, path, &new).map(drop)
         }
+        Op::Encrypt { dir, byte, policy } => encrypt(volume, dir, *byte, policy),
         Op::Collect { .. } => volume.clean(1, Policy::Greedy).map(drop),
         Op::Sync | Op::Checkpoint { .. } => volume.checkpoint(),
         _ => change_content(volume, op),
+    }
+}
+
+/// Adds a key of the guest, and sets a policy with it on an empty directory.
+fn encrypt(volume: &mut Engine, dir: &Bytes, byte: u8, policy: &guest::op::Policy) -> Result<()> {
+    let unusable = |error: KeyError| Error::Invalid(error.to_string().into());
+    let key = Key::new(&policy.key(byte)).map_err(unusable)?;
+    let (name, key) = match policy.descriptor {
+        Some(descriptor) => (KeyName::Descriptor(descriptor), key.with_descriptor(descriptor)),
+        None => (KeyName::Identifier(key.identifier()), key),
+    };
+    if !volume.has_key(&name) {
+        volume.add_key(key);
+    }
+    let policy = EncryptionPolicy::from_program(&policy.argument(&name_bytes(&name))).map_err(unusable)?;
+    let dir = volume.resolve(&dir.0, FinalSymlink::Follow)?;
+    volume.begin(Caller::ADMIN).set_encryption_policy(dir, &policy)
+}
+
+fn name_bytes(name: &KeyName) -> Vec<u8> {
+    match name {
+        KeyName::Descriptor(name) => name.to_vec(),
+        KeyName::Identifier(name) => name.to_vec(),
     }
 }
 

@@ -12,12 +12,17 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use block::{Device, MemoryDevice};
 use f2fs::{
-    engine::{ActiveLogs, InPlace, Options, device_bytes, read_superblock},
+    CipherMode, EncryptionPolicy, IvScheme, KeyName, NONCE_SEED_BYTES, Nonces,
+    engine::{ActiveLogs, Caller, Engine, InPlace, Options, device_bytes, read_superblock},
     format::BlockSize,
     mkfs::{self, DeviceContent, DeviceSize, Plan},
 };
 
-use crate::{difference::Facts, generator::Mix, subject::Settings};
+use crate::{
+    difference::Facts,
+    generator::Mix,
+    subject::{self, Encryption, Settings},
+};
 
 /// A kind of volume and its use.
 #[derive(Debug, Clone)]
@@ -47,6 +52,8 @@ pub enum Maker {
     Own16K(&'static str),
     /// Our own code, on devices with these paths and sizes in MiB.
     OwnOn(&'static [(&'static str, u64)]),
+    /// Our own code, with these features, and a root directory that is encrypted with these modes.
+    Encrypted(&'static str, CipherMode, CipherMode, IvScheme),
 }
 
 impl Setup {
@@ -125,9 +132,35 @@ impl Setup {
         setups
     }
 
+    /// Returns the kinds whose files and names are all encrypted. Linux would need their key.
+    pub fn encrypted() -> Vec<Setup> {
+        use CipherMode::{Adiantum, Aes256Cts, Aes256Hctr2, Aes256Xts};
+        const FEATURES: &str = "encrypt,extra_attr,inode_checksum";
+        let encrypted = Settings { encryption: Encryption::Root, ..Settings::default() };
+        let of = |name, maker| {
+            let mut setup = Setup::new(name, 96, maker).with_settings(encrypted);
+            setup.mix.fsync = true;
+            setup
+        };
+        let whole = of("encrypted", Maker::Encrypted(FEATURES, Aes256Xts, Aes256Cts, IvScheme::PerFileKey));
+        let not_inline = Setup {
+            settings: Settings { inline: false, write_through: true, ..encrypted },
+            ..of("encrypted, not inline", Maker::Encrypted(FEATURES, Adiantum, Adiantum, IvScheme::DirectKey))
+        };
+        let features = "encrypt,extra_attr,casefold,compression";
+        let mut folded = of(
+            "encrypted, casefold, compressed",
+            Maker::Encrypted(features, Aes256Xts, Aes256Hctr2, IvScheme::InoLblk64),
+        );
+        folded.mix.casefold = true;
+        folded.mix.compress = true;
+        folded.mix.far = false;
+        vec![whole, not_inline, folded]
+    }
+
     /// Returns the kind of this name.
     pub fn named(name: &str) -> Option<Setup> {
-        Setup::all().into_iter().find(|setup| setup.name == name)
+        Setup::all().into_iter().chain(Setup::encrypted()).find(|setup| setup.name == name)
     }
 
     /// Returns a seed that differs for each kind, so that the same number does not mean the same operations.
@@ -165,6 +198,15 @@ impl Setup {
                     ..mkfs::Options::new(UUID)
                 };
                 own_volume(&options, &[(String::new(), self.bytes)])?
+            }
+            Maker::Encrypted(features, contents, names, scheme) => {
+                let options =
+                    mkfs::Options { features: mkfs::parse_features(features)?, ..mkfs::Options::new(UUID) };
+                encrypt_root(
+                    own_volume(&options, &[(String::new(), self.bytes)])?,
+                    (contents, names),
+                    scheme,
+                )?
             }
             Maker::OwnOn(devices) => {
                 let devices = devices.iter().map(|(path, mib)| (String::from(*path), mib << 20));
@@ -297,6 +339,28 @@ fn own_volume(options: &mkfs::Options, devices: &[(String, u64)]) -> Result<Memo
     let device = Arc::new(MemoryDevice::new(bytes));
     let options = Options::new(f2fs::units::Time::default);
     mkfs::NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, options)?.finish()?;
+    Arc::into_inner(device).context("the volume has released its device")
+}
+
+fn encrypt_root(
+    device: MemoryDevice,
+    modes: (CipherMode, CipherMode),
+    scheme: IvScheme,
+) -> Result<MemoryDevice> {
+    let device = Arc::new(device);
+    let keys = subject::keys();
+    let key = keys.iter().next().context("a key")?.identifier();
+    let options = Options {
+        keys,
+        nonces: Some(Nonces::new([0xE; NONCE_SEED_BYTES])),
+        ..Options::new(f2fs::units::Time::default)
+    };
+    let mut volume = Engine::open(device.clone(), options)?;
+    let root = volume.superblock().root_ino;
+    let policy = EncryptionPolicy::new(KeyName::Identifier(key), modes, scheme, 16)?;
+    volume.begin(Caller::ADMIN).set_encryption_policy(root, &policy)?;
+    volume.unmount()?;
+    drop(volume);
     Arc::into_inner(device).context("the volume has released its device")
 }
 

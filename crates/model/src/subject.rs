@@ -11,7 +11,7 @@ use std::{
 use anyhow::Context;
 use block::Device;
 use f2fs::{
-    Error, Result,
+    Error, Key, Keyring, NONCE_SEED_BYTES, Nonces, Result,
     engine::{ActiveLogs, Caller, Engine, FinalSymlink, InPlace, NewNode, Options, SyncScope},
     format::node::NodeBlock,
     units::{Ino, Time},
@@ -20,6 +20,9 @@ use guest::Op;
 use rustix::io::Errno;
 
 use crate::perform::{parent, perform};
+
+/// Bytes of a stored encryption context of version 2, with its head and name, and the padding.
+const CONTEXT_BYTES: usize = 48;
 
 /// Time in seconds at which the clock of every run starts.
 const EPOCH: i64 = 1_700_000_000;
@@ -39,6 +42,25 @@ pub struct Settings {
     pub discard: bool,
     /// True if new blocks of files bypass the logs' buffers.
     pub write_through: bool,
+    /// The encryption of the volume.
+    pub encryption: Encryption,
+}
+
+/// The encryption of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Encryption {
+    /// Nothing is encrypted.
+    #[default]
+    Nothing,
+    /// The root directory is, with the key of [`keys`], and so is everything in it.
+    Root,
+}
+
+/// Returns the master key of encrypted volumes.
+pub fn keys() -> Keyring {
+    let mut keys = Keyring::default();
+    keys.add(Key::new(&[0x5A; 64]).expect("64 bytes are a key"));
+    keys
 }
 
 impl Default for Settings {
@@ -50,6 +72,7 @@ impl Default for Settings {
             inline: true,
             discard: true,
             write_through: false,
+            encryption: Encryption::Nothing,
         }
     }
 }
@@ -182,7 +205,14 @@ impl Subject {
 
 fn open(device: &Arc<dyn Device>, settings: Settings, clock: &StepClock) -> Result<Engine> {
     let clock = clock.clone();
+    let keys = match settings.encryption {
+        Encryption::Root => keys(),
+        Encryption::Nothing => Keyring::default(),
+    };
+    let nonces = Some(nonces(clock.now()));
     let options = Options {
+        keys,
+        nonces,
         cache_bytes: settings.cache_bytes,
         active_logs: settings.active_logs,
         in_place: settings.in_place,
@@ -200,13 +230,21 @@ fn open(device: &Arc<dyn Device>, settings: Settings, clock: &StepClock) -> Resu
     }
 }
 
+/// Returns nonces that differ between times.
+fn nonces(time: Time) -> Nonces {
+    let mut seed = [0; NONCE_SEED_BYTES];
+    seed[..8].copy_from_slice(&time.seconds.to_le_bytes());
+    seed[8..12].copy_from_slice(&time.nanoseconds.to_le_bytes());
+    Nonces::new(seed)
+}
+
 /// Returns the errno that a program sees for an error; `None` for errors that no correct volume gives.
 pub fn errno(error: &Error) -> Option<Errno> {
     Some(match error {
         Error::NoSpace { .. } | Error::NoInodes => Errno::NOSPC,
         Error::Quota => Errno::DQUOT,
         Error::Invalid(_) => Errno::INVAL,
-        Error::OtherProject => Errno::XDEV,
+        Error::OtherProject | Error::OtherPolicy => Errno::XDEV,
         Error::NotFound => Errno::NOENT,
         Error::NoAttribute => Errno::NODATA,
         Error::AttributeTooLarge => Errno::TOOBIG,
@@ -227,6 +265,7 @@ pub fn errno(error: &Error) -> Option<Errno> {
 /// Measures the limits of a volume on a temporary file.
 pub fn rules(subject: &mut Subject) -> anyhow::Result<crate::model::Rules> {
     const PROBE: &[u8] = b"probe";
+    let settings = subject.settings;
     let volume = &mut subject.volume;
     let root = volume.superblock().root_ino;
     let ino =
@@ -242,6 +281,10 @@ pub fn rules(subject: &mut Subject) -> anyhow::Result<crate::model::Rules> {
         block_bytes: block as u64,
         file_bytes_max: bytes_max(&node),
         compressed_bytes_max: bytes_max(&compressed),
+        context_bytes: match settings.encryption {
+            Encryption::Root => CONTEXT_BYTES,
+            Encryption::Nothing => 0,
+        },
         xattr_bytes_max: node.inline_xattrs().len() + block - f2fs::format::block_size::NODE_FOOTER_BYTES,
     };
     drop(node);

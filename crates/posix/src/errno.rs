@@ -11,12 +11,12 @@ pub fn of(error: &f2fs::Error) -> Errno {
         // Linux's EFSCORRUPTED.
         E::Corrupt { .. } | E::NotF2fs(_) => Errno::UCLEAN,
         E::Io { source, .. } | E::Host { source, .. } => of_device(source),
-        E::Unsupported(_) | E::EncryptedWrite => Errno::OPNOTSUPP,
+        E::Unsupported(_) | E::NoNonces => Errno::OPNOTSUPP,
         E::NoSpace { .. } | E::NoInodes => Errno::NOSPC,
         E::Quota => Errno::DQUOT,
         E::ReadOnly(_) => Errno::ROFS,
         E::Invalid(_) => Errno::INVAL,
-        E::OtherProject => Errno::XDEV,
+        E::OtherProject | E::OtherPolicy => Errno::XDEV,
         E::NotFound => Errno::NOENT,
         E::NoAttribute => Errno::NODATA,
         E::AttributeTooLarge => Errno::TOOBIG,
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(of(&f2fs::Error::ReadOnly("x".into())), Errno::ROFS);
         assert_eq!(of(&f2fs::Error::NoKey), Errno::NOKEY);
         assert_eq!(of(&f2fs::Error::UnusableKey("x".into())), Errno::NOKEY);
-        assert_eq!(of(&f2fs::Error::EncryptedWrite), Errno::OPNOTSUPP);
+        assert_eq!(of(&f2fs::Error::OtherPolicy), Errno::XDEV);
         assert_eq!(of(&f2fs::Error::AttributeTooLarge), Errno::TOOBIG);
     }
 }

@@ -462,7 +462,7 @@ fn encrypted_casefold(stage: &mut Stage) -> Result<()> {
 
 /// The kinds of policies, by the name of their directory. The descriptor is that of another key. Debian's kernels
 /// have no HCTR2 (`CONFIG_CRYPTO_HCTR2`).
-const POLICIES: [(&str, Policy); 9] = {
+pub const POLICIES: [(&str, Policy); 9] = {
     const V1: Option<[u8; 8]> = Some([0x37, 0xD1, 0xA5, 0xA4, 0x55, 0x57, 0x97, 0x2C]);
     const fn of(descriptor: Option<[u8; 8]>, contents: u8, names: u8, flags: u8) -> Policy {
         Policy { descriptor, contents, names, flags }
@@ -484,23 +484,28 @@ fn encrypted_modes(stage: &mut Stage) -> Result<()> {
     stage.mount("compress_algorithm=lz4,compress_log_size=2")?;
     let at = stage.at();
     for (name, policy) in POLICIES {
-        stage.run([at.mkdir(name), Op::Encrypt { dir: at.path(name), byte: 0x5A, policy }])?;
-        let dir = at.below(name);
-        // Lengths of names around the ends of blocks of the ciphers.
-        stage.run(
-            [1, 15, 16, 17, 21, 31, 32, 33, 63, 100, 255].map(|length| dir.text("n".repeat(length), name)),
-        )?;
-        stage.run([
-            dir.prose("prose", 3 * at.block() + 100),
-            dir.symlink("a/target/of/some/length", "link"),
-            dir.text("compressed", ""),
-            dir.flags("compressed", FS_COMPR_FL, 0),
-            dir.prose("compressed", 9 * at.block() + 5),
-            dir.mkdir("below"),
-            dir.text("below/child", name),
-        ])?;
+        stage.run(encrypted_directory(&at, name, policy))?;
     }
     stage.unmount()
+}
+
+/// Makes a directory under a policy, with entries of all kinds.
+pub fn encrypted_directory(at: &At, name: &str, policy: Policy) -> Vec<Op> {
+    let dir = at.below(name);
+    let mut ops = vec![at.mkdir(name), Op::Encrypt { dir: at.path(name), byte: 0x5A, policy }];
+    // Lengths of names around the ends of blocks of the ciphers.
+    let lengths = [1, 15, 16, 17, 21, 31, 32, 33, 63, 100, 255];
+    ops.extend(lengths.map(|length| dir.text("n".repeat(length), name)));
+    ops.extend([
+        dir.prose("prose", 3 * at.block() + 100),
+        dir.symlink("a/target/of/some/length", "link"),
+        dir.text("compressed", ""),
+        dir.flags("compressed", FS_COMPR_FL, 0),
+        dir.prose("compressed", 9 * at.block() + 5),
+        dir.mkdir("below"),
+        dir.text("below/child", name),
+    ]);
+    ops
 }
 
 pub(super) fn verity(stage: &mut Stage) -> Result<()> {

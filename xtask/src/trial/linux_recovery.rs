@@ -97,7 +97,7 @@ pub fn recover(cases: &[Case], seed: u64, cuts: usize) -> Result<usize> {
         let requests = record.requests();
         let machine = match setup.maker {
             Maker::Own16K(_) => Machine::Arm64With16K,
-            Maker::Tool(_) | Maker::OwnOn(_) => Machine::Amd64,
+            Maker::Tool(_) | Maker::OwnOn(_) | Maker::Encrypted(..) => Machine::Amd64,
         };
         for n in 0..cuts {
             let at = requests * (n + 1) / cuts;

@@ -90,7 +90,7 @@ pub fn play(setup: &Setup, seed: u64, rounds: u32) -> Result<Tally> {
     let cut = names.iter().map(|name| dir.path().join(format!("{name} after a cut"))).collect();
     let machine = match setup.maker {
         Maker::Own16K(_) => Machine::Arm64With16K,
-        Maker::Tool(_) | Maker::OwnOn(_) => Machine::Amd64,
+        Maker::Tool(_) | Maker::OwnOn(_) | Maker::Encrypted(..) => Machine::Amd64,
     };
     let writable: Vec<Disk> = disks.iter().map(Disk::writable).collect();
     let mut vm = Vm::boot(machine, &writable)?;

@@ -49,7 +49,8 @@ impl Limits {
 /// # Errors
 /// The first difference, as operations for [`replay`]; an unknown name.
 pub fn model(limits: Limits, names: &[String], out: &mut impl Write) -> Result<()> {
-    let setups = chosen(names, Setup::all(), |setup| setup.name)?;
+    let kinds = [Setup::all(), Setup::encrypted()].concat();
+    let setups = chosen(names, kinds, |setup| setup.name)?;
     let (started, mut done, mut tally) = (Instant::now(), 0, Tally::default());
     for seed in limits.seed.. {
         for setup in &setups {
@@ -79,7 +80,8 @@ pub fn model(limits: Limits, names: &[String], out: &mut impl Write) -> Result<(
 
 /// Runs operations, one per line, as printed by a failure.
 pub fn replay(name: &str, text: &str) -> Result<()> {
-    let setup = chosen(&[name.to_owned()], Setup::all(), |setup| setup.name)?.remove(0);
+    let kinds = [Setup::all(), Setup::encrypted()].concat();
+    let setup = chosen(&[name.to_owned()], kinds, |setup| setup.name)?.remove(0);
     let lines = text.lines().filter(|line| !line.is_empty());
     let ops: Vec<guest::Op> = lines.map(serde_json::from_str).collect::<Result<_, _>>()?;
     sequence::replay(&setup, &ops, LastCheck::Fsck)

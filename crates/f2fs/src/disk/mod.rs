@@ -17,6 +17,7 @@ pub(crate) mod superblock_copies;
 use std::{borrow::Cow, sync::Arc};
 
 use block::{Device, Overlay};
+use fscrypt::{Key, KeyName};
 
 pub use devices::{device_bytes, join};
 pub use geometry::Geometry;
@@ -117,6 +118,16 @@ impl Disk {
     /// Sets who does the upkeep before changes.
     pub(crate) fn set_upkeep(&mut self, upkeep: Upkeep) {
         self.options.upkeep = upkeep;
+    }
+
+    /// Adds a key to those at hand.
+    pub(crate) fn add_key(&mut self, key: Key) {
+        self.options.keys.add(key);
+    }
+
+    /// Removes the keys of a name from those at hand. Returns true if there was one.
+    pub(crate) fn remove_key(&mut self, name: &KeyName) -> bool {
+        self.options.keys.remove(name)
     }
 
     /// The current time, for timestamps.

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use fscrypt::Keyring;
+use fscrypt::{Keyring, Nonces};
 
 use crate::{format::inode::Compression, units::Time};
 
@@ -73,7 +73,7 @@ pub enum Upkeep {
 pub struct Options {
     /// The clock for timestamps and for the age of segments.
     pub clock: Clock,
-    /// Seed of all random values, which are the generation numbers of inodes.
+    /// Seed of the generation numbers of inodes.
     pub seed: u64,
     /// Memory for caches in bytes: half for nodes, a quarter for dirty pages, an eighth for indexes of
     /// directories, and a sixteenth each for the NAT and the SIT.
@@ -119,6 +119,9 @@ pub struct Options {
     pub upkeep: Upkeep,
     /// Master keys of encrypted files and directories.
     pub keys: Keyring,
+    /// Source of the nonces of new encrypted files. Without one, files in encrypted directories cannot be made. Two openings
+    /// must not have the same seed: files with the same nonce have the same key.
+    pub nonces: Option<Nonces>,
 }
 
 impl Options {
@@ -146,6 +149,7 @@ impl Options {
             checkpoint_when_asked: false,
             upkeep: Upkeep::default(),
             keys: Keyring::default(),
+            nonces: None,
         }
     }
 

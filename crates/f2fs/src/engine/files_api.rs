@@ -152,7 +152,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
-    /// [`Error::NoKey`], [`Error::OtherKey`] or [`Error::EncryptedWrite`] for an encrypted file; [`Error::NotPermitted`] for
+    /// [`Error::NoKey`] or [`Error::OtherKey`] for an encrypted file; [`Error::NotPermitted`] for
     /// an immutable, sealed or released file, and inside an append-only file;
     /// [`Error::FileTooLarge`]; [`Error::NoSpace`] and [`Error::Quota`], with nothing written; those of [every
     /// change](Engine#errors).
@@ -212,7 +212,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// [`Error::IsDirectory`] for a directory and [`Error::Invalid`] for anything else that is no regular file;
-    /// [`Error::NoKey`], [`Error::OtherKey`] or [`Error::EncryptedWrite`] for an encrypted file; [`Error::NotPermitted`] for
+    /// [`Error::NoKey`] or [`Error::OtherKey`] for an encrypted file; [`Error::NotPermitted`] for
     /// an immutable, sealed or append-only file;
     /// [`Error::FileTooLarge`];
     /// [`Error::Invalid`] inside a cluster of a released file; those of [every change](Engine#errors).
@@ -307,7 +307,7 @@ impl Transaction<'_> {
     /// # Errors
     /// [`Error::Unsupported`] without the feature compression; [`Error::Invalid`] for a file that is not
     /// compressed, or is released already; [`Error::NotPermitted`] for an immutable or sealed file;
-    /// [`Error::NoKey`], [`Error::OtherKey`] or [`Error::EncryptedWrite`] for an encrypted one; those of [every change](Engine#errors).
+    /// [`Error::NoKey`] or [`Error::OtherKey`] for an encrypted one; those of [every change](Engine#errors).
     pub fn release_saved(mut self, ino: Ino) -> Result<u64> {
         self.step()?.files().release_saved(ino)
     }

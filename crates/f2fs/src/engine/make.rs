@@ -124,7 +124,7 @@ impl Transaction<'_> {
     pub fn fill_inode(mut self, ino: Ino, content: &[u8]) -> Result<()> {
         let mut step = self.step()?;
         let inode = step.engine().inode(ino)?;
-        step.files().refuse_encrypted(&inode)?;
+        step.files().require_key(&inode)?;
         drop(inode);
         step.files().write_content(ino, 0, content)
     }

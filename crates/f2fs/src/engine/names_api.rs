@@ -192,7 +192,7 @@ impl Transaction<'_> {
     /// # Errors
     /// [`Error::Exists`]; [`Error::NotDirectory`]; [`Error::NotFound`] if the directory was removed;
     /// [`Error::NameTooLong`]; [`Error::Invalid`] for an impossible name or mode; [`Error::NotPermitted`] in an
-    /// immutable directory; [`Error::NoKey`], [`Error::OtherKey`] or [`Error::EncryptedWrite`] in an encrypted one;
+    /// immutable directory; [`Error::NoKey`], [`Error::OtherKey`] or [`Error::NoNonces`] in an encrypted one;
     /// [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::Quota`]; those of [every change](Engine#errors). Nothing is made then.
     pub fn create(mut self, dir: Ino, name: &[u8], new: &NewNode) -> Result<Ino> {
         self.step()?.names().create(dir, name, new)
@@ -203,7 +203,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// [`Error::NotDirectory`]; [`Error::NotPermitted`] in an immutable directory; [`Error::NoKey`], [`Error::OtherKey`] or
-    /// [`Error::EncryptedWrite`] in an encrypted one; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::Quota`]; those of [every change](Engine#errors).
+    /// [`Error::NoNonces`] in an encrypted one; [`Error::NoSpace`], [`Error::NoInodes`] and [`Error::Quota`]; those of [every change](Engine#errors).
     pub fn create_nameless(mut self, dir: Ino, new: &NewNode) -> Result<Ino> {
         self.step()?.names().create_nameless(dir, new)
     }
@@ -213,7 +213,7 @@ impl Transaction<'_> {
     /// # Errors
     /// [`Error::Exists`]; [`Error::NotPermitted`] for a directory and for an immutable or append-only inode;
     /// [`Error::TooManyLinks`]; [`Error::NotFound`] for an inode that was removed; [`Error::OtherProject`];
-    /// [`Error::NoKey`], [`Error::OtherKey`] or [`Error::EncryptedWrite`] in an encrypted directory; [`Error::NoSpace`];
+    /// [`Error::NoKey`], [`Error::OtherKey`] or [`Error::OtherPolicy`] in an encrypted directory; [`Error::NoSpace`];
     /// those of [every change](Engine#errors).
     pub fn link(mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<()> {
         self.step()?.names().link(ino, dir, name)
@@ -245,7 +245,7 @@ impl Transaction<'_> {
     /// [`Error::NotFound`]; [`Error::Exists`] with [`RenameMode::NoReplace`]; [`Error::IsDirectory`],
     /// [`Error::NotDirectory`] and [`Error::NotEmpty`] for a target that cannot be replaced; [`Error::Invalid`] for
     /// `.` and `..`, and for a directory that would move into itself; [`Error::NotPermitted`];
-    /// [`Error::OtherProject`]; [`Error::NoKey`], [`Error::OtherKey`] or [`Error::EncryptedWrite`] out of and into an
+    /// [`Error::OtherProject`]; [`Error::NoKey`], [`Error::OtherKey`] or [`Error::OtherPolicy`] out of and into an
     /// encrypted directory; [`Error::NoSpace`]; those of [every change](Engine#errors).
     pub fn rename(
         mut self,
@@ -278,7 +278,7 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a target that is empty or has a zero in it; [`Error::NameTooLong`] for a target of
-    /// 4096 bytes or more; those of [`create`](Self::create).
+    /// 4096 bytes or more, of 4094 in an encrypted directory; those of [`create`](Self::create).
     pub fn symlink(mut self, dir: Ino, name: &[u8], target: &[u8], new: &NewNode) -> Result<Ino> {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::Invalid("the target of a link must not be empty or contain a NUL".into()));
@@ -288,8 +288,13 @@ impl Transaction<'_> {
         }
         let mode = FileType::Symlink.mode_bits() | new.mode & 0o7777;
         let mut step = self.step()?;
+        step.names().check_target(dir, target)?;
         let ino = step.names().create(dir, name, &NewNode { mode, ..new.clone() })?;
-        if let Err(error) = step.files().write_content(ino, 0, target) {
+        let written = match step.names().stored_target(ino, target).map(Cow::into_owned) {
+            Ok(stored) => step.files().write_content(ino, 0, &stored),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
             step.renew()?;
             step.names().unlink(dir, name)?;
             return Err(error);

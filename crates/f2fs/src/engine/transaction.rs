@@ -3,6 +3,8 @@
 //! *Invariant*: a public change reaches the layers below only through a [`Step`], and only this module makes one: after
 //! the volume has admitted the change, and with the rights of its caller.
 
+use fscrypt::KeyName;
+
 use super::{Engine, Limits};
 use crate::{Result, files::Files, names::Names, units::Ino};
 
@@ -75,6 +77,13 @@ impl Transaction<'_> {
         let mut step = Step { engine: &mut *self.engine, caller: self.caller };
         step.set_limits(self.caller.limits);
         Ok(step)
+    }
+
+    /// Removes the keys of a name in memory. Returns true if there was one.
+    pub(super) fn forget_key(&mut self, name: &KeyName) -> bool {
+        let was_there = self.engine.disk_mut().remove_key(name);
+        self.engine.files_mut().forget_ciphers();
+        was_there
     }
 
     /// Undoes one [`Engine::hold`] in memory. Returns true if the inode is to be removed now.

@@ -38,7 +38,7 @@ impl Files {
         drop(inode);
         let mut bytes = vec![0; self.geometry().block_size.bytes()];
         self.segments().read_blocks(addr, Place::File(ino, block), &mut bytes)?;
-        self.relocate(ino, slot, block, kind, &bytes)?;
+        self.relocate_stored(ino, slot, block, kind, &bytes)?;
         self.nodes.content_moves_out(ino)?;
         Ok(true)
     }

@@ -169,6 +169,8 @@ impl Files {
             Stored::Plain(bytes) => (0, bytes),
             Stored::Compressed(bytes) => (1, bytes),
         };
+        // Each block is encrypted under the number of the address that it is at.
+        let bytes = self.to_stored(ino, start + first as u64, bytes)?;
         self.drop_extent(ino)?;
         let old: Vec<BlockAddr> =
             self.nodes.node_mut(slot.nid)?.addrs(slot.index..slot.index + slot.left).collect();
@@ -474,7 +476,7 @@ impl Files {
         if !self.disk().node_format().features.has(Features::COMPRESSION) {
             return Err(Error::Unsupported("compression without the feature".into()));
         }
-        self.refuse_encrypted(&inode)?;
+        self.require_key(&inode)?;
         if inode.has_flag(flag::IMMUTABLE) || inode.has_advise(advise::VERITY) {
             return Err(Error::NotPermitted);
         }

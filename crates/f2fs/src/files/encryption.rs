@@ -3,9 +3,12 @@
 //! Contents of regular files are encrypted in the blocks of the device and in the pending runs of the logs, names in the
 //! entries of directories. Dirty pages are clear.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    borrow::Cow,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use fscrypt::{Context, FileCipher, Purpose, Volume};
+use fscrypt::{Context, FileCipher, Policy, Purpose, Volume};
 use rustc_hash::FxHashMap;
 
 use super::Files;
@@ -48,9 +51,7 @@ impl Files {
             FileType::Regular => Purpose::Contents,
             _ => Purpose::Names,
         };
-        let superblock = self.disk().superblock();
-        let volume = Volume { uuid: superblock.uuid, log_block_bytes: superblock.block_size.log() };
-        let cipher = FileCipher::new(key, &context, &volume, ino.0, purpose);
+        let cipher = FileCipher::new(key, &context, &self.crypto_volume(), ino.0, purpose);
         let cipher = Arc::new(self.located(ino, cipher)?);
         if known.len() >= CIPHERS_MAX {
             known.clear();
@@ -92,17 +93,47 @@ impl Files {
         }
     }
 
-    /// Fails if the content or the names of an inode are encrypted. Every operation asks this before it would write some
-    /// of them: nothing here encrypts.
+    /// Returns whole blocks of a file, from `block` on, as they are stored: encrypted if the content of the file is.
     ///
     /// # Errors
-    /// Those of [`no_key`](Self::no_key) if the key is missing, or else [`Error::EncryptedWrite`].
-    pub(crate) fn refuse_encrypted(&self, inode: &NodeBlock) -> Result<()> {
-        self.require_key(inode)?;
-        match inode.has_advise(advise::ENCRYPT) {
-            true => Err(Error::EncryptedWrite),
-            false => Ok(()),
+    /// Those of [`content_cipher`](Self::content_cipher).
+    pub(super) fn to_stored<'b>(&self, ino: Ino, block: u64, clear: &'b [u8]) -> Result<Cow<'b, [u8]>> {
+        let Some(cipher) = self.content_cipher(&*self.nodes.inode(ino)?)? else { return Ok(clear.into()) };
+        let mut stored = clear.to_vec();
+        cipher.encrypt_blocks(block, &mut stored);
+        Ok(stored.into())
+    }
+
+    /// Returns the policy of an inode; `None` if it is not encrypted.
+    pub(crate) fn policy(&self, inode: &NodeBlock) -> Result<Option<Policy>> {
+        if !inode.has_advise(advise::ENCRYPT) {
+            return Ok(None);
         }
+        let (stored, _) = self.context(inode)?;
+        self.located(inode.ino(), Policy::of_context(&stored)).map(Some)
+    }
+
+    /// Fails unless a new context of a directory can be used with the keys at hand.
+    pub(crate) fn check_context(&self, dir: Ino, stored: &[u8]) -> Result<()> {
+        let context = self.located(dir, Context::parse(stored))?;
+        let key = self.options().keys.find(&context.key);
+        let key = key.ok_or_else(|| match self.options().keys.is_empty() {
+            true => Error::NoKey,
+            false => Error::OtherKey(context.key.to_string()),
+        })?;
+        self.located(dir, FileCipher::new(key, &context, &self.crypto_volume(), dir.0, Purpose::Names))
+            .map(drop)
+    }
+
+    /// The facts about the volume that keys depend on.
+    fn crypto_volume(&self) -> Volume {
+        let superblock = self.disk().superblock();
+        Volume { uuid: superblock.uuid, log_block_bytes: superblock.block_size.log() }
+    }
+
+    /// Forgets ciphers whose keys may no longer be at hand.
+    pub(crate) fn forget_ciphers(&mut self) {
+        self.ciphers.0.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Returns the encryption context of an inode, as stored and checked.

@@ -116,8 +116,22 @@ impl Files {
         Ok(missing)
     }
 
-    /// Allocates a new block in a log for a block of a file, writes `bytes` to it and releases the old block.
+    /// Allocates a new block in a log for a block of a file, writes `clear` to it, encrypted if the content of the file is,
+    /// and releases the old block.
     pub(crate) fn relocate(
+        &mut self,
+        ino: Ino,
+        slot: Slot,
+        block: u64,
+        kind: SegmentType,
+        clear: &[u8],
+    ) -> Result<BlockAddr> {
+        let stored = self.to_stored(ino, block, clear)?;
+        self.relocate_stored(ino, slot, block, kind, &stored)
+    }
+
+    /// As [`relocate`](Self::relocate), for a block in its stored form.
+    pub(super) fn relocate_stored(
         &mut self,
         ino: Ino,
         slot: Slot,

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::{Files, map_write::Slot};
 use crate::{
     Error, Result,
-    format::inode::{flag, inline},
+    format::inode::{advise, flag, inline},
     segments::Reservation,
     units::{BlockAddr, Ino},
 };
@@ -107,8 +107,12 @@ impl Files {
         if inode.has_flag(flag::APPEND) {
             return Err(Error::NotPermitted);
         }
-        if inode.compression().is_some() || inode.has_inline(inline::PIN) {
-            return Err(Error::Unsupported("shifting blocks of a compressed or pinned file".into()));
+        // Each block of an encrypted file is encrypted under its number (Linux, `f2fs_fallocate`).
+        let is_encrypted = inode.has_advise(advise::ENCRYPT);
+        if is_encrypted || inode.compression().is_some() || inode.has_inline(inline::PIN) {
+            return Err(Error::Unsupported(
+                "shifting blocks of an encrypted, compressed or pinned file".into(),
+            ));
         }
         let block_bytes = self.geometry().block_size.bytes() as u64;
         if length == 0 || offset % block_bytes != 0 || length % block_bytes != 0 {

@@ -335,7 +335,7 @@ impl Files {
     }
 
     /// Reads whole adjacent blocks, of which `block` is the first one, and decrypts them if there is a cipher.
-    fn read_stored(
+    pub(super) fn read_stored(
         &self,
         addr: BlockAddr,
         place: Place,

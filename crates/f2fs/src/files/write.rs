@@ -159,7 +159,8 @@ impl Files {
         let (block, inside) = (offset >> log, offset as usize & (bytes - 1));
         let through = if inside == 0 { self.blocks_to_write_through(ino, slot, block, data)? } else { 0 };
         if through > 0 {
-            let (blocks, gained) = self.write_through_blocks(ino, slot, &data[..through << log], kind)?;
+            let (blocks, gained) =
+                self.write_through_blocks(ino, slot, block, &data[..through << log], kind)?;
             return Ok(Written { blocks, length: blocks << log, gained });
         }
         let length = data.len().min(bytes - inside);
@@ -183,21 +184,20 @@ impl Files {
             return Ok(0);
         }
         let old = self.nodes.node(slot.nid)?.addr(slot.index);
-        if old.is_real() {
-            if let Some(pending) = self.segments_mut().pending_mut(old) {
-                pending[inside..inside + data.len()].copy_from_slice(data);
-                return Ok(0);
-            }
+        if old.is_real() && self.write_pending(ino, block, old, inside, data)? {
+            return Ok(0);
         }
         let whole = data.len() == bytes;
         if whole && old.is_real() && self.stays(ino, WriteReason::WriteBack, 1)? {
-            self.segments_mut().write_in_place(old, Place::File(ino, block), data)?;
+            let stored = self.to_stored(ino, block, data)?;
+            self.segments_mut().write_in_place(old, Place::File(ino, block), &stored)?;
             return Ok(0);
         }
         if old.is_real() && (!whole || self.waits_for_fsync(ino)?) {
+            let cipher = self.content_cipher(&*self.nodes.inode(ino)?)?;
             let mut page = vec![0; bytes].into_boxed_slice();
             if !whole {
-                self.segments().read_blocks(old, Place::File(ino, block), &mut page)?;
+                self.read_stored(old, Place::File(ino, block), block, &mut page, cipher.as_deref())?;
             }
             page[inside..inside + data.len()].copy_from_slice(data);
             self.insert_page(ino, block, Page { bytes: page, is_needed: false });
@@ -215,6 +215,33 @@ impl Files {
             }
         };
         Ok(u64::from(old == BlockAddr::NULL))
+    }
+
+    /// Overwrites a block of a file, or a part of it, in the pending run of its log. Returns false if it is in none.
+    fn write_pending(
+        &mut self,
+        ino: Ino,
+        block: u64,
+        addr: BlockAddr,
+        inside: usize,
+        data: &[u8],
+    ) -> Result<bool> {
+        let range = inside..inside + data.len();
+        if self.segments().pending(addr).is_none() {
+            return Ok(false);
+        }
+        let cipher = self.content_cipher(&*self.nodes.inode(ino)?)?;
+        let pending = self.segments_mut().pending_mut(addr).expect("it was just found");
+        let Some(cipher) = cipher else {
+            pending[range].copy_from_slice(data);
+            return Ok(true);
+        };
+        if data.len() < pending.len() {
+            cipher.decrypt_blocks(block, pending);
+        }
+        pending[range].copy_from_slice(data);
+        cipher.encrypt_blocks(block, pending);
+        Ok(true)
     }
 
     /// Overwrites a block of the content of an inode, up to the end of the file.
@@ -327,7 +354,7 @@ impl Files {
             FileType::Directory => return Err(Error::IsDirectory),
             _ => return Err(Error::Invalid("not a regular file".into())),
         }
-        self.refuse_encrypted(&inode)?;
+        self.require_key(&inode)?;
         if inode.has_advise(advise::VERITY)
             || inode.has_flag(flag::IMMUTABLE)
             || inode.has_flag(flag::DEVICE_ALIAS)

@@ -6,7 +6,10 @@ use super::{
 };
 use crate::{
     Place, Result,
-    format::{inode::inline, node::NodeBlock},
+    format::{
+        inode::{advise, inline},
+        node::NodeBlock,
+    },
     units::{BlockAddr, Ino},
 };
 
@@ -43,6 +46,16 @@ impl Files {
             Some(Err(error)) if self.disk().read_only_reason().is_some() => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Writes all dirty pages of encrypted files.
+    pub(crate) fn write_encrypted_pages(&mut self) -> Result<()> {
+        for (ino, block) in self.pages.keys() {
+            if self.nodes.inode(ino)?.has_advise(advise::ENCRYPT) {
+                self.write_page(ino, block)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns true if a checkpoint is complete without a page.
@@ -102,8 +115,9 @@ impl Files {
     /// Updates these adjacent pages in place, from `addr` on.
     fn write_neighbours(&mut self, ino: Ino, blocks: &[u64], addr: BlockAddr) -> Result<()> {
         let pages = blocks.iter().map(|block| self.pages.get(ino, *block).expect("it was listed"));
-        let bytes = pages.collect::<Vec<_>>().concat();
-        self.segments_mut().write_in_place(addr, Place::File(ino, blocks[0]), &bytes)?;
+        let clear = pages.collect::<Vec<_>>().concat();
+        let stored = self.to_stored(ino, blocks[0], &clear)?;
+        self.segments_mut().write_in_place(addr, Place::File(ino, blocks[0]), &stored)?;
         for block in blocks {
             self.remove_page(ino, *block);
         }

@@ -45,15 +45,17 @@ impl Files {
         &mut self,
         ino: Ino,
         slot: Slot,
+        block: u64,
         data: &[u8],
         kind: SegmentType,
     ) -> Result<(usize, u64)> {
         let version = self.nodes.version(slot.nid)?;
         // All steps that can fail come before the allocation.
+        let stored = self.to_stored(ino, block, data)?;
         self.drop_extent(ino)?;
         self.nodes.node_mut(slot.nid)?;
         let owner = |n: usize| Owner { nid: slot.nid, version, offset: (slot.index + n) as u16 };
-        let (first, count) = self.segments_mut().append_through(kind, owner, data)?;
+        let (first, count) = self.segments_mut().append_through(kind, owner, &stored)?;
         let node = self.nodes.node_mut(slot.nid)?;
         let mut gained = 0;
         for n in 0..count {

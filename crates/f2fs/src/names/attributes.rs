@@ -6,7 +6,7 @@ use crate::{
     files::Storage,
     format::{
         acl::Acl,
-        inode::{advise, flag},
+        inode::flag,
         node::{NodeBlock, XATTR_NODE_OFFSET},
         xattr::{self, Entry, index},
     },
@@ -248,13 +248,15 @@ impl Names {
         if changed & flag::CASEFOLD != 0 {
             let possible =
                 self.disk().node_format().features.has(crate::format::superblock::Features::CASEFOLD)
-                    && inode.is_directory()
-                    && !inode.has_advise(advise::ENCRYPT);
+                    && inode.is_directory();
             if !possible {
                 return Err(Error::NotPermitted);
             }
             if !self.is_empty_dir(ino)? {
                 return Err(Error::NotEmpty);
+            }
+            if flags & flag::CASEFOLD != 0 {
+                self.check_folding(&inode)?;
             }
         }
         let storage = if flags & flag::COMPRESS != 0 { Storage::Compressed } else { Storage::Plain };

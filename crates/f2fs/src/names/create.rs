@@ -68,20 +68,24 @@ impl Names {
         if self.find_entry(dir, name)?.is_some() {
             return Err(Error::Exists);
         }
-        self.files.refuse_encrypted(&*self.nodes().inode(dir)?)?;
-        let _space = self.reserve_entry(dir, name, 2)?;
-        let project = inherited_project(&*self.nodes().inode(dir)?);
+        let parent = self.nodes().inode(dir)?;
+        let stored = self.to_stored_name(&parent, name)?;
+        let context = self.inherited_context(&parent, kind)?;
+        let project = inherited_project(&parent);
+        drop(parent);
+        let _space = self.reserve_entry(dir, &stored, 2 + u64::from(context.is_some()))?;
         // A directory without inline entries starts with one block.
         let first = u64::from(kind == FileType::Directory && !self.options().inline_dentry);
         self.nodes().admit_new([new.uid, new.gid, project], first)?;
         let ino = Ino(self.nodes_mut().take_nid()?.0);
-        let node = self.new_inode(ino, dir, name, kind, new)?;
-        self.nodes_mut().add_node(node)?;
+        let mut node = self.new_inode(ino, dir, name, kind, new)?;
+        stored.record(&mut node, &*self.nodes().inode(dir)?);
+        self.add_new(node, context.as_deref())?;
         let entered = match kind {
             FileType::Directory => self.fill_new_dir(ino, dir),
             _ => Ok(()),
         };
-        if let Err(error) = entered.and_then(|()| self.enter(dir, name, ino, kind)) {
+        if let Err(error) = entered.and_then(|()| self.enter(dir, &stored, ino, kind)) {
             self.evict(ino)?;
             return Err(error);
         }
@@ -103,17 +107,18 @@ impl Names {
         if inode.has_flag(flag::IMMUTABLE) {
             return Err(Error::NotPermitted);
         }
-        self.files.refuse_encrypted(&inode)?;
+        self.files.require_key(&inode)?;
+        let context = self.inherited_context(&inode, FileType::Regular)?;
         let project = inherited_project(&inode);
         drop(inode);
         self.require_orphans_fit()?;
-        let _space = self.segments().reserve(2)?;
+        let _space = self.segments().reserve(2 + u64::from(context.is_some()))?;
         self.nodes().admit_new([new.uid, new.gid, project], 0)?;
         let ino = Ino(self.nodes_mut().take_nid()?.0);
         let mode = FileType::Regular.mode_bits() | new.mode & 0o7777;
         let mut node = self.new_inode(ino, dir, b"", FileType::Regular, &NewNode { mode, ..new.clone() })?;
         node.head_mut().links.set(0);
-        self.nodes_mut().add_node(node)?;
+        self.add_new(node, context.as_deref())?;
         self.orphans.insert(ino);
         self.hold(ino);
         Ok(ino)
@@ -142,17 +147,37 @@ impl Names {
         if self.find_entry(dir, name)?.is_some() {
             return Err(Error::Exists);
         }
-        let _space = self.reserve_entry(dir, name, 0)?;
+        let parent = self.nodes().inode(dir)?;
+        let stored = self.to_stored_name(&parent, name)?;
+        self.check_policy(dir, ino)?;
+        let _space = self.reserve_entry(dir, &stored, 0)?;
         let kind = self.nodes().inode(ino)?.file_type();
-        self.enter(dir, name, ino, kind)?;
-        self.nodes_mut().inode_mut(ino)?.set_last_name(dir, name);
+        self.enter(dir, &stored, ino, kind)?;
+        stored.record(self.nodes_mut().inode_mut(ino)?, &parent);
+        drop(parent);
         if kind == FileType::Directory {
             self.add_links(dir, 1)?;
         }
         Ok(())
     }
 
-    /// Creates the inode block of a new inode that is named `name` in `dir`.
+    /// Adds the inode block of a new inode, and its encryption context if it gets one. If the context cannot be stored, the
+    /// inode is removed.
+    pub(super) fn add_new(&mut self, mut node: NodeBlock, context: Option<&[u8]>) -> Result<()> {
+        let ino = node.ino();
+        let Some(context) = context else { return self.nodes_mut().add_node(node) };
+        if node.file_type() == FileType::Regular {
+            node.head_mut().inline &= !inline::DATA;
+        }
+        self.nodes_mut().add_node(node)?;
+        if let Err(error) = self.store_context(ino, context) {
+            self.evict(ino)?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Creates the inode block of a new inode that is to be named `name` in `dir`. Its name is not recorded in it.
     pub(super) fn new_inode(
         &mut self,
         ino: Ino,
@@ -169,7 +194,7 @@ impl Names {
         let mut node = self.blank_inode(ino, kind, new);
         node.head_mut().flags.set(flags);
         node.set_project(project);
-        node.set_last_name(dir, name);
+        node.set_last_name(dir, b"");
         match storage {
             Some(Storage::Compressed) if node.saved_blocks().is_some() => {
                 node.head_mut().inline &= !inline::DATA;

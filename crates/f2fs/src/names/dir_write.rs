@@ -4,6 +4,7 @@ use super::{
     Names,
     dir::{Found, NameHash},
     dir_strays::Strays,
+    encryption::{Naming, StoredName},
 };
 use crate::{
     Error, Place, Result,
@@ -37,8 +38,12 @@ enum QuotaCheck {
 impl Names {
     /// Records that a name of a directory was created for a new inode, or removed.
     pub(super) fn note_name(&mut self, dir: Ino, name: &[u8], ino: Option<Ino>) -> Result<()> {
-        match self.nodes().inode(dir)?.has_flag(flag::CASEFOLD) {
-            // In a casefolded directory, names that differ may be the same.
+        let inode = self.nodes().inode(dir)?;
+        // In a casefolded directory, and in an encrypted one with and without its key, names that differ may be the same.
+        let has_other_forms =
+            inode.has_flag(flag::CASEFOLD) || matches!(self.naming(&inode)?, Naming::Hidden);
+        drop(inode);
+        match has_other_forms {
             true => self.nodes_mut().since_checkpoint_mut().note_link(dir),
             false => self.nodes_mut().since_checkpoint_mut().note_name(dir, name, ino),
         }
@@ -65,7 +70,7 @@ impl Names {
 
     /// Reserves space to enter a name and to allocate `more` other blocks. A name that fits into the existing
     /// blocks of the directory needs no space: files can still be moved and linked on a full volume.
-    pub(super) fn reserve_entry(&self, dir: Ino, name: &[u8], more: u64) -> Result<Reservation> {
+    pub(super) fn reserve_entry(&self, dir: Ino, name: &StoredName, more: u64) -> Result<Reservation> {
         match self.segments().reserve(self.entry_blocks(dir)? + more) {
             Err(Error::NoSpace { .. }) if self.has_entry_room(dir, name)? => self.segments().reserve(more),
             result => result,
@@ -84,16 +89,15 @@ impl Names {
     }
 
     /// Returns true if a directory has room for a name without a new block.
-    fn has_entry_room(&self, dir: Ino, name: &[u8]) -> Result<bool> {
+    fn has_entry_room(&self, dir: Ino, name: &StoredName) -> Result<bool> {
         let inode = self.directory(dir)?;
-        let slots = slots_for(name.len());
+        let slots = slots_for(name.bytes.len());
         if inode.has_inline(inline::DENTRY) {
             let area = Dentries::new(inode.inline_area(), Place::Dir(dir, 0));
             return Ok(area.room_for(slots).is_some());
         }
-        let Some(wanted) = self.wanted(&inode, name)? else { return Ok(false) };
         for level in 0..self.depth(&inode)? {
-            for block in dir_hash::bucket(level, inode.head().dir_level, wanted.hash()) {
+            for block in dir_hash::bucket(level, inode.head().dir_level, name.hash) {
                 // A missing block would be allocated before the next one is searched.
                 let Some(bytes) = self.files.file_block(&inode, block)? else { return Ok(false) };
                 if Dentries::new(&*bytes, Place::Dir(dir, block)).room_for(slots).is_some() {
@@ -105,23 +109,8 @@ impl Names {
     }
 
     /// Enters a name that does not exist yet. The caller has [reserved](Self::reserve_entry) space for it.
-    pub(super) fn enter(&mut self, dir: Ino, name: &[u8], ino: Ino, kind: FileType) -> Result<()> {
-        let inode = self.directory(dir)?;
-        self.files.refuse_encrypted(&inode)?;
-        let hash = self.wanted(&inode, name)?.expect("the name is not empty").hash();
-        drop(inode);
-        self.enter_with_hash(dir, hash, name, ino, kind)
-    }
-
-    /// Like [`enter`](Self::enter), for a name in its stored form and its hash.
-    pub(super) fn enter_with_hash(
-        &mut self,
-        dir: Ino,
-        hash: u32,
-        name: &[u8],
-        ino: Ino,
-        kind: FileType,
-    ) -> Result<()> {
+    pub(super) fn enter(&mut self, dir: Ino, name: &StoredName, ino: Ino, kind: FileType) -> Result<()> {
+        let (hash, name) = (name.hash, name.bytes.as_slice());
         if self.directory(dir)?.has_inline(inline::DENTRY) {
             let inode = self.nodes_mut().inode_mut(dir)?;
             let mut area = Dentries::new(inode.inline_area_mut(), Place::Dir(dir, 0));

@@ -1,6 +1,6 @@
 //! Roll-forward recovery of names and extended attributes.
 
-use super::{Names, dir::Wanted};
+use super::{Names, dir::Wanted, encryption::StoredName};
 use crate::{
     Error, Place, Result,
     format::{
@@ -53,7 +53,7 @@ impl Names {
             self.drop_link(found.ino)?;
         }
         let kind = self.nodes().inode(ino)?.file_type();
-        self.enter_with_hash(dir, hash, &name, ino, kind)?;
+        self.enter(dir, &StoredName { bytes: name, hash }, ino, kind)?;
         // A read-only volume has no clock.
         if self.options().read_only { Ok(()) } else { self.touch_dir(dir) }
     }

@@ -7,7 +7,7 @@ use crate::{
     Error, Result,
     format::{
         FileType,
-        inode::{advise, flag, inline},
+        inode::{flag, inline},
         node::NodeBlock,
     },
     units::Ino,
@@ -75,13 +75,19 @@ impl Names {
         if self.find_entry(to_dir, to)?.is_some_and(|target| target.ino == source.ino) {
             return self.move_name((from_dir, from), (to_dir, to), mode, &mut None);
         }
-        let _space = self.reserve_entry(to_dir, to, 1)?;
+        let stored = self.to_stored_name(&*self.nodes().inode(to_dir)?, to)?;
+        let parent = self.nodes().inode(from_dir)?;
+        let left_name = self.to_stored_name(&parent, from)?;
+        let context = self.inherited_context(&parent, kind)?;
+        let _space = self.reserve_entry(to_dir, &stored, 1 + u64::from(context.is_some()))?;
         let (new, _) = self.inherit(from_dir, new)?;
-        let project = inherited_project(&*self.nodes().inode(from_dir)?);
+        let project = inherited_project(&parent);
         self.nodes().admit_new([new.uid, new.gid, project], 0)?;
         let ino = Ino(self.nodes_mut().take_nid()?.0);
-        let node = self.new_inode(ino, from_dir, from, kind, &new)?;
-        self.nodes_mut().add_node(node)?;
+        let mut node = self.new_inode(ino, from_dir, from, kind, &new)?;
+        left_name.record(&mut node, &parent);
+        drop(parent);
+        self.add_new(node, context.as_deref())?;
         let mut left = Some((ino, kind));
         if let Err(error) = self.move_name((from_dir, from), (to_dir, to), mode, &mut left) {
             if left.is_some() {
@@ -138,10 +144,32 @@ impl Names {
         if kind == FileType::Directory && self.is_ancestor(source.ino, to_dir)? {
             return Err(Error::Invalid("a directory cannot be moved into itself".into()));
         }
-        for dir in [from_dir, to_dir] {
-            self.files.refuse_encrypted(&*self.nodes().inode(dir)?)?;
-        }
+        self.check_encryption(
+            from_dir,
+            to_dir,
+            &source,
+            target.as_ref().filter(|_| mode == RenameMode::Exchange),
+        )?;
         Ok(Move { from_dir, from, to_dir, to, source, kind, target })
+    }
+
+    /// Returns an error if encryption does not admit a move (Linux, `__fscrypt_prepare_rename`). `exchanged` is the entry
+    /// that moves in the other direction.
+    fn check_encryption(
+        &self,
+        from_dir: Ino,
+        to_dir: Ino,
+        source: &Found,
+        exchanged: Option<&Found>,
+    ) -> Result<()> {
+        for dir in [from_dir, to_dir] {
+            self.files.require_key(&*self.nodes().inode(dir)?)?;
+        }
+        if from_dir == to_dir {
+            return Ok(());
+        }
+        self.check_policy(to_dir, source.ino)?;
+        exchanged.map_or(Ok(()), |found| self.check_policy(from_dir, found.ino))
     }
 
     /// Exchanges the source with the target.
@@ -208,12 +236,13 @@ impl Names {
     /// Moves the source to a name that is free.
     fn move_to_new(&mut self, moving: &Move<'_>, left: &mut Option<(Ino, FileType)>) -> Result<()> {
         let Move { from_dir, from, to_dir, to, ref source, kind, .. } = *moving;
-        let _space = self.reserve_entry(to_dir, to, 0)?;
+        let stored = self.to_stored_name(&*self.nodes().inode(to_dir)?, to)?;
+        let _space = self.reserve_entry(to_dir, &stored, 0)?;
         self.ready_to_move(source.ino, from_dir, source, to_dir)?;
         // Entering a name may convert an inline directory to blocks, so the source entry must be
         // looked up again.
         let shifts = from_dir == to_dir && self.nodes().inode(from_dir)?.has_inline(inline::DENTRY);
-        self.enter(to_dir, to, source.ino, kind)?;
+        self.enter(to_dir, &stored, source.ino, kind)?;
         let shifted = match shifts {
             true => Some(self.find_entry(from_dir, from)?.ok_or(Error::NotFound)?),
             false => None,
@@ -254,10 +283,10 @@ impl Names {
         // Roll-forward recovers new names but not the removal of old ones, so the result must not depend on
         // the old name.
         self.nodes_mut().since_checkpoint_mut().note_renamed([ino, from_dir, to_dir]);
-        let now = self.disk().time();
+        let (now, parent) = (self.disk().time(), self.nodes().inode(to_dir)?);
+        let stored = self.to_stored_name(&parent, to)?;
         let inode = self.nodes_mut().inode_mut(ino)?;
-        inode.set_last_name(to_dir, to);
-        inode.head_mut().advise &= !advise::LOST_PINO;
+        stored.record(inode, &parent);
         inode.set_ctime(now);
         if kind == FileType::Directory && from_dir != to_dir {
             if let Some(dots) = self.find_entry(ino, b"..")? {

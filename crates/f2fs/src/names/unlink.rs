@@ -34,20 +34,21 @@ impl Names {
             return Err(Error::Exists);
         }
         self.check_project(dir, ino)?;
-        let _space = self.reserve_entry(dir, name, 0)?;
-        self.enter(dir, name, ino, kind)?;
+        let stored = self.to_stored_name(&*self.nodes().inode(dir)?, name)?;
+        self.check_policy(dir, ino)?;
+        let _space = self.reserve_entry(dir, &stored, 0)?;
+        self.enter(dir, &stored, ino, kind)?;
         self.nodes_mut().since_checkpoint_mut().note_link(dir);
         if self.nodes().is_durable(ino)? {
             // Recovery would find the inode under its earlier name; if that name is removed, this one is like
             // any other new name.
             self.nodes_mut().since_checkpoint_mut().note_renamed([ino]);
         }
-        let now = self.disk().time();
+        let (now, parent) = (self.disk().time(), self.nodes().inode(dir)?);
         let inode = self.nodes_mut().inode_mut(ino)?;
         let links = inode.head().links.get();
         inode.head_mut().links.set(links + 1);
-        inode.set_last_name(dir, name);
-        inode.head_mut().advise &= !advise::LOST_PINO;
+        stored.record(inode, &parent);
         inode.set_ctime(now);
         if self.orphans.remove(&ino) {
             // The last checkpoint may list it as an orphan, and roll-forward skips orphans.

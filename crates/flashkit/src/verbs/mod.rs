@@ -14,6 +14,7 @@ pub mod defrag;
 pub mod df;
 pub mod du;
 pub mod dump;
+pub mod encrypt;
 pub mod export;
 pub mod find;
 pub mod fsck;
@@ -96,6 +97,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Rm(args) => rm::run(&args),
         Verb::Mv(args) => mv::run(&args),
         Verb::Mkdir(args) => mkdir::run(&args),
+        Verb::Encrypt(args) => encrypt::run(&args),
         Verb::Ln(args) => ln::run(&args),
         Verb::Chmod(args) => chmod::run(&args),
         Verb::Chown(args) => chown::run(&args),

@@ -85,7 +85,7 @@ impl Model {
             return Err(Errno::PERM);
         }
         if matches!(how, Allocate::Collapse | Allocate::Insert) {
-            if self.inodes[&id].flags & flag::COMPRESS != 0 {
+            if rules.is_encrypted() || self.inodes[&id].flags & flag::COMPRESS != 0 {
                 return Err(Errno::OPNOTSUPP);
             }
             if (offset | length) % rules.block_bytes != 0 {

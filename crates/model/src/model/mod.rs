@@ -34,6 +34,15 @@ pub struct Rules {
     pub compressed_bytes_max: u64,
     /// Maximum size of all attributes of an inode in stored form, in bytes.
     pub xattr_bytes_max: usize,
+    /// Bytes of these that the encryption context of a file takes, 0 if nothing is encrypted.
+    pub context_bytes: usize,
+}
+
+impl Rules {
+    /// Returns true if everything is encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.context_bytes > 0
+    }
 }
 
 /// Number of an inode in the model; the volume has its own.
@@ -354,8 +363,10 @@ impl Model {
     }
 
     fn set_xattr(&mut self, path: &[u8], name: &[u8], value: Vec<u8>, now: Time) -> Result {
-        let most = self.rules.xattr_bytes_max;
-        let id = self.find(path)?;
+        let (mut most, id) = (self.rules.xattr_bytes_max, self.find(path)?);
+        if matches!(self.inode(id).body, Body::File(_) | Body::Dir(_) | Body::Symlink(_)) {
+            most -= self.rules.context_bytes;
+        }
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }

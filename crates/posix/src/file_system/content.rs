@@ -81,10 +81,6 @@ impl FileSystem {
             if let Some(_reason) = self.read_lock()?.read_only_reason() {
                 return Err(Errno::ROFS);
             }
-            // Otherwise a cache of the front end would take the data, and only its write-back would fail.
-            if stat.encrypted {
-                return Err(to_errno(f2fs::Error::EncryptedWrite));
-            }
         }
         if mode.truncate && stat.kind == FileType::Regular {
             let drops_privilege = mode.drops_privilege;
