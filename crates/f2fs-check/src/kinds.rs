@@ -158,7 +158,11 @@ impl Checker<'_> {
         named: FileType,
     ) -> Option<Certainty> {
         match (self.fits(own, inode), self.fits(named, inode)) {
+            // Two bits make a directory of a file; a name may be that of an earlier inode of the number.
+            _ if own == FileType::Directory => None,
             (_, false) => None,
+            // A regular file has other permissions, as a rule.
+            (true, true) if own == FileType::Symlink => None,
             (false, true) => Some(Certainty::Likely),
             (true, true) if self.table.has(found, fact::UNSEALED) => Some(Certainty::Likely),
             (true, true) if self.superblock.features.has(Features::INODE_CHECKSUM) => None,

@@ -75,7 +75,7 @@ fn a_file_that_one_bit_makes_a_link_or_a_socket_becomes_a_file_again() {
 fn a_kind_that_the_content_does_not_tell_needs_a_person() {
     // Permissions and size are those of a symbolic link.
     let (_, plan) = with_mode(&[b'a'; 10], 0o777, 0o120_777);
-    assert_eq!(kinds(&plan), ["inode-invalid"]);
+    assert_eq!(kinds(&plan), ["dentry-type"]);
     assert_eq!(plan.certainty(), Certainty::Unclear);
 }
 
@@ -216,4 +216,34 @@ fn of_superblocks_that_the_volume_fits_alike_a_person_selects() {
     let d = with_features(0, 0, 0x400);
     let plan = repair_of(&d.device);
     assert_eq!((kinds(&plan), plan.certainty()), (vec!["superblocks-differ"], Certainty::Unclear));
+}
+
+#[test]
+fn a_direct_node_of_ones_gets_its_addresses_back_on_other_volumes() {
+    for name in ["base", "features", "quota", "sections", "two logs"] {
+        let setup = model::Setup::named(name).unwrap();
+        let device = Arc::new(setup.make().unwrap());
+        let mut volume = Engine::open(device.clone(), Options::new(|| NOW)).unwrap();
+        let root = volume.superblock().root_ino;
+        let file = volume.begin(Caller::ADMIN).create(root, b"file", &NewNode::new(0o100_644)).unwrap();
+        let content: Vec<u8> = (0..1500 * BLOCK).map(|n| (n / 999) as u8).collect();
+        volume.begin(Caller::ADMIN).write(file, 0, &content).unwrap();
+        volume.unmount().unwrap();
+        let child = volume.inode(file).unwrap().child(0);
+        let addr = volume.nat_entry(child).unwrap().addr;
+        drop(volume);
+        device.write(u64::from(addr.0) << 12, &[0xFF; BLOCK]).unwrap();
+        let plan = match planned(&device) {
+            Planned::Repair(plan) => plan,
+            Planned::Clean(_) => panic!("{name}: clean"),
+            Planned::Refused(refusal) => {
+                panic!("{name}: {}\n{}", refusal.reason, support::lines(&refusal.report))
+            }
+        };
+        plan.apply(&*device).unwrap();
+        let report = support::report(device.clone());
+        assert!(report.is_clean(), "{name}: {}", support::lines(&report));
+        let volume = f2fs::OpenOptions::new().open(device.clone()).unwrap();
+        assert!(volume.read("/file").unwrap() == content, "{name}: {:?}", plan.losses);
+    }
 }

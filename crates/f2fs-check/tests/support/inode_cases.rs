@@ -13,6 +13,12 @@ damage! {
     a_root_that_says_to_be_a_socket => ["inode-invalid", "inode-unreached", "link-count", "sit-unused"]: |d| {
         d.put_inode(ROOT, 0, &0o140_755u16.to_le_bytes());
     }
+    a_name_that_calls_a_directory_with_inline_entries_a_file => ["dentry-type"]: |d| {
+        d.put_dentry(d.ino("/few"), d.slot(d.ino("/few"), "below"), 10, &[1]);
+    }
+    a_name_that_calls_a_directory_with_blocks_a_file => ["dentry-type"]: |d| {
+        d.put_dentry(ROOT, d.slot(ROOT, "many"), 10, &[1]);
+    }
     a_mark_of_encryption_on_a_file_without_a_context => ["encryption"]: |d| { mark_as_encrypted(&d, "/plain"); }
     a_mark_of_encryption_on_inline_data => ["inode-invalid"]: |d| { mark_as_encrypted(&d, "/few/small"); }
     a_mark_of_encryption_on_a_directory_without_a_context => ["encryption"]: |d| { mark_as_encrypted(&d, "/many"); }
