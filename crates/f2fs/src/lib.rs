@@ -68,8 +68,8 @@ pub mod walk;
 
 /// Encryption: master keys, policies of directories, and the nonces of new files.
 pub use fscrypt::{
-    Error as KeyError, IvScheme, Key, KeyName, Keyring, Mode as CipherMode, NONCE_SEED_BYTES, Nonces,
-    Policy as EncryptionPolicy,
+    Error as KeyError, IvScheme, KEY_BYTES_MAX, Key, KeyName, Keyring, Mode as CipherMode, NONCE_SEED_BYTES,
+    Nonces, Policy as EncryptionPolicy,
 };
 
 pub use error::{Error, Place, Result};

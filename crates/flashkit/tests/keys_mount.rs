@@ -12,6 +12,7 @@ use std::{
     process::Command,
 };
 
+use guest::ioctl;
 use rustix::{fs::OFlags, io::Errno};
 use support::{fails, ok};
 
@@ -91,8 +92,8 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Asserts that a call failed with an errno.
-fn refused<T>(of: &str, result: io::Result<T>, errno: Errno) {
-    match result {
+fn refused<T>(of: &str, result: Result<T, impl Into<io::Error>>, errno: Errno) {
+    match result.map_err(Into::into) {
         Ok(_) => panic!("{of}: it was not refused"),
         Err(error) => assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()), "{of}: {error}"),
     }
@@ -358,4 +359,63 @@ fn a_key_from_a_pipe_is_read_once_and_stands_on_no_command_line() {
     assert!(writer.wait().expect("it has written").success());
     assert_eq!(fs::read(mounted.path("locked/short")).expect("it is readable"), b"secret\n");
     mounted.unmount();
+}
+
+/// A policy as Linux's guests set it in the judge's machine.
+const POLICY: guest::op::Policy = guest::op::Policy::USUAL;
+
+#[test]
+fn programs_add_and_remove_keys_of_a_mount_and_set_policies() {
+    if skipped() {
+        return;
+    }
+    let mounted = Mounted::new("encrypted", &[]);
+    let dir = mounted.0.path();
+    let open = |name: &str| File::open(mounted.path(name)).expect("it opens");
+    let (root, short) = (open("."), mounted.path("locked/short"));
+    assert!(!short.exists());
+    let of_locked = ioctl::encryption_policy(open("locked")).expect("a policy, without the key");
+    let id = ioctl::add_encryption_key(&root, &[0x5A; 64], None).expect("a key");
+    assert_eq!(POLICY.argument(&id), of_locked);
+    assert_eq!(ioctl::encryption_key_status(&root, &id).expect("its state"), 2);
+    assert_eq!(fs::read(&short).expect("the name and the content"), b"secret\n");
+    let nonce = ioctl::encryption_nonce(open("locked/short")).expect("a nonce");
+    assert_ne!(nonce, ioctl::encryption_nonce(open("locked")).expect("a nonce"));
+    refused("a policy of a plain file", ioctl::encryption_policy(open("plain")), Errno::NODATA);
+
+    fs::create_dir(mounted.path("made")).expect("a directory");
+    let made = open("made");
+    ioctl::set_encryption_policy(&made, &POLICY, &id).expect("an empty directory");
+    assert_eq!(ioctl::encryption_policy(&made).expect("a policy"), of_locked);
+    let other = guest::op::Policy { contents: 9, names: 9, ..POLICY };
+    refused("another policy", ioctl::set_encryption_policy(&made, &other, &id), Errno::EXIST);
+    refused("a full directory", ioctl::set_encryption_policy(&root, &POLICY, &id), Errno::NOTEMPTY);
+    let (file, content) = (mounted.path("made/file"), SECRET.repeat(500));
+    fs::write(&file, &content).expect("a file");
+
+    let writer = writing().open(&file).expect("it opens");
+    writer.write_at(b"S", 0).expect("dirty data of the kernel");
+    assert_eq!(ioctl::remove_encryption_key(&root, &id).expect("it is busy"), 1);
+    assert_eq!(ioctl::encryption_key_status(&root, &id).expect("its state"), 2);
+    drop(writer);
+    while ioctl::remove_encryption_key(&root, &id).expect("a state") != 0 {
+        // The kernel tells of the end of a writer later than close(2).
+        std::thread::yield_now();
+    }
+    assert_eq!(ioctl::encryption_key_status(&root, &id).expect("its state"), 1);
+    assert!(!file.exists() && !short.exists());
+    refused("to create without the key", File::create(mounted.path("made/new")), Errno::NOKEY);
+    refused("a second removal", ioctl::remove_encryption_key(&root, &id), Errno::NOKEY);
+    let wrong = ioctl::add_encryption_key(&root, &[0x5B; 64], None).expect("another key");
+    assert!(wrong != id && !file.exists());
+    let again = ioctl::add_encryption_key(&root, &[0x5A; 64], None).expect("the key");
+    assert_eq!(again, id);
+    let mut wanted = content;
+    wanted[0] = b'S';
+    assert!(fs::read(&file).expect("the content") == wanted);
+    drop((root, made));
+    mounted.unmount();
+    model::fsck::fsck_image(&dir.join("card.img")).expect("a consistent volume");
+    let image = fs::read(dir.join("card.img")).expect("the image");
+    assert!(!image.windows(SECRET.len()).any(|window| window == SECRET), "clear text");
 }

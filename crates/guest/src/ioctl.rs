@@ -190,6 +190,39 @@ pub fn set_encryption_policy(
     call::<{ opcode::read::<[u8; 12]>(b'f', 19) }, 24>(fd, arg).map(drop)
 }
 
+/// Gives up the caller's claim to a key by its identifier. Returns the flags of what keeps the key.
+pub fn remove_encryption_key(fd: impl AsFd, identifier: &[u8; KEY_IDENTIFIER_BYTES]) -> Result<u32> {
+    let out = call::<{ opcode::read_write::<[u8; 64]>(b'f', 24) }, 64>(fd, by_identifier(identifier))?;
+    Ok(u32::from_le_bytes(out[40..44].try_into().expect("four bytes")))
+}
+
+/// Returns the state of a key: 1 absent, 2 present.
+pub fn encryption_key_status(fd: impl AsFd, identifier: &[u8; KEY_IDENTIFIER_BYTES]) -> Result<u32> {
+    let out = call::<{ opcode::read_write::<[u8; 128]>(b'f', 26) }, 128>(fd, by_identifier(identifier))?;
+    Ok(u32::from_le_bytes(out[64..68].try_into().expect("four bytes")))
+}
+
+/// Returns the policy of an encrypted file or directory.
+pub fn encryption_policy(fd: impl AsFd) -> Result<Vec<u8>> {
+    let mut arg = [0; 32];
+    arg[0] = 24;
+    let out = call::<{ opcode::read_write::<[u8; 9]>(b'f', 22) }, 32>(fd, arg)?;
+    Ok(out[8..8 + usize::from(out[0]).min(24)].to_vec())
+}
+
+/// Returns the nonce of an encrypted file or directory.
+pub fn encryption_nonce(fd: impl AsFd) -> Result<[u8; 16]> {
+    call::<{ opcode::read::<[u8; 16]>(b'f', 27) }, 16>(fd, [0; 16])
+}
+
+/// Makes a `struct fscrypt_key_specifier` at the start of an argument.
+fn by_identifier<const BYTES: usize>(identifier: &[u8; KEY_IDENTIFIER_BYTES]) -> [u8; BYTES] {
+    let mut arg = [0; BYTES];
+    arg[0] = 2;
+    arg[8..8 + KEY_IDENTIFIER_BYTES].copy_from_slice(identifier);
+    arg
+}
+
 /// Attaches the flash of this number to UBI. `control` is `/dev/ubi_ctrl`. Returns the number of UBI's
 /// device.
 pub fn ubi_attach(control: impl AsFd, flash: i32) -> Result<i32> {

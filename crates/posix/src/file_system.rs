@@ -13,6 +13,7 @@ mod durability;
 mod faults;
 mod growth;
 mod ioctls;
+mod keys;
 mod listing;
 mod names;
 mod permissions;
@@ -48,6 +49,7 @@ pub use crate::caller::Caller;
 pub use attributes::{Change, TimesFrom};
 pub use content::{OpenFor, OpenMode, WriteMode, WriteOrigin};
 pub use f2fs::engine::{Limits, SyncScope};
+use keys::KeyUsers;
 pub use settings::{Atime, FsyncMode, Settings};
 pub use shown_owner::ShownOwner;
 pub use xattrs::GroupIdBit;
@@ -69,6 +71,8 @@ pub struct FileSystem {
     has_quota: bool,
     inodes: Inodes,
     listings: Listings,
+    /// The users of the keys that programs have added.
+    key_users: KeyUsers,
     settings: Settings,
     /// Number of requests so far. If two values are equal, the volume was idle in between.
     requests: AtomicU64,
@@ -98,6 +102,7 @@ impl FileSystem {
             image,
             inodes: Inodes::default(),
             listings: Listings::default(),
+            key_users: KeyUsers::default(),
             settings,
             requests: AtomicU64::new(0),
             fault: OnceLock::new(),
@@ -142,6 +147,12 @@ impl FileSystem {
         let mut volume = self.volume.write(f2fs::engine::Caller { limits })?;
         self.prepare_change(&mut volume)?;
         Ok(volume)
+    }
+
+    /// Locks the volume for a change in memory, which a volume that takes no changes admits as well.
+    fn lock_without_upkeep(&self) -> Result<Writing<'_>> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.volume.write(f2fs::engine::Caller { limits: Limits::Exempt })
     }
 
     /// Does what is due before a change: applies pending access times, and does the upkeep.

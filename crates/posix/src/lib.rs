@@ -13,6 +13,8 @@
 #![forbid(unsafe_code)]
 
 pub mod caller;
+mod caller_memory;
+mod encryption;
 pub mod errno;
 mod file_system;
 mod idle;
@@ -23,6 +25,8 @@ mod pending_atimes;
 pub mod volume_lock;
 
 pub use caller::Caller;
+pub use caller_memory::CallerMemory;
+pub use encryption::{Claims, EncryptionRequest, KeyStatus, Removal};
 pub use errno::Errno;
 pub use file_system::{
     Atime, Change, FileSystem, FsyncMode, GroupIdBit, Limits, OpenFor, OpenMode, Result, Settings,

@@ -75,7 +75,10 @@ impl Transaction<'_> {
         if !self.engine().has_key(name) {
             return Ok(false);
         }
-        self.step()?.files().write_encrypted_pages()?;
+        // A volume that takes no changes has nothing to write.
+        if self.engine().read_only_reason().is_none() {
+            self.step()?.files().write_encrypted_pages()?;
+        }
         Ok(self.forget_key(name))
     }
 }

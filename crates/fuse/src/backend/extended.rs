@@ -1,4 +1,4 @@
-//! Requests for extended attributes, and ioctls.
+//! Requests for extended attributes, and ioctls, those of encryption among them.
 
 use f2fs::engine::XattrMode;
 use fuse_protocol::{
@@ -6,7 +6,7 @@ use fuse_protocol::{
     abi::{self, init_flags},
     put_xattr,
 };
-use posix::{GroupIdBit, Result, ioctl};
+use posix::{CallerMemory, EncryptionRequest, GroupIdBit, Result, ioctl};
 
 use super::{Adapter, caller_of, content::use_of};
 use crate::mounts;
@@ -42,8 +42,18 @@ impl Adapter {
 
     pub(super) fn ioctl(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
         let (ino, caller) = (self.ino(request.header.node), caller_of(request.header));
-        let abi::IoctlIn { handle, command, in_bytes, .. } = request.arguments.take()?;
-        let asked = ioctl::Request::parse(command, request.arguments.bytes(in_bytes)?).ok_or(Errno::NOTTY)?;
+        let abi::IoctlIn { handle, command, argument, in_bytes, .. } = request.arguments.take()?;
+        let data = request.arguments.bytes(in_bytes)?;
+        let memory = CallerMemory { pid: request.header.pid, address: argument };
+        if let Some(asked) = EncryptionRequest::parse(command, data, memory)? {
+            if asked.changes() && self.is_remounted_read_only() {
+                return Err(Errno::ROFS);
+            }
+            put_ioctl(&self.fs.encryption_ioctl(caller, ino, asked, memory)?, &mut response.output);
+            self.drop_attributes(request.header.node);
+            return Ok(());
+        }
+        let asked = ioctl::Request::parse(command, data).ok_or(Errno::NOTTY)?;
         if asked.changes() && self.is_remounted_read_only() {
             return Err(Errno::ROFS);
         }

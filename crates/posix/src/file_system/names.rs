@@ -4,7 +4,7 @@ use f2fs::{
     engine::{Engine, NewNode, RenameMode, Stat},
     format::{
         FileType,
-        inode::{DeviceNumber, flag},
+        inode::{DeviceNumber, advise, flag},
         superblock::Features,
     },
     units::Ino,
@@ -44,16 +44,22 @@ impl FileSystem {
     }
 
     /// Returns true if the kernel may cache the names of a directory. It must not in casefolded directories,
-    /// where one name has several spellings.
+    /// where one name has several spellings, and in encrypted ones, where names change with the key.
     pub fn names_are_exact(&self, dir: Ino) -> bool {
-        self.read_lock()
-            .is_ok_and(|volume| volume.inode(dir).is_ok_and(|inode| !inode.has_flag(flag::CASEFOLD)))
+        self.read_lock().is_ok_and(|volume| {
+            volume
+                .inode(dir)
+                .is_ok_and(|inode| !inode.has_flag(flag::CASEFOLD) && !inode.has_advise(advise::ENCRYPT))
+        })
     }
 
     /// Returns true if the kernel may cache that a name does not exist. It must not if directories can become
-    /// casefolded: a file created afterwards also has spellings that were looked up in vain before.
+    /// casefolded or encrypted: a file created afterwards, or a key, brings names that were looked up in vain before.
     pub fn negative_entries_last(&self) -> bool {
-        self.read_lock().is_ok_and(|volume| !volume.superblock().features.has(Features::CASEFOLD))
+        self.read_lock().is_ok_and(|volume| {
+            let features = volume.superblock().features;
+            !features.has(Features::CASEFOLD) && !features.has(Features::ENCRYPT)
+        })
     }
 
     /// Drops lookup references that the kernel gives back. Calls `gone` if none is left; a new one can only be
