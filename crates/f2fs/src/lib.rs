@@ -56,6 +56,7 @@ mod error;
 mod files;
 pub mod format;
 mod front;
+mod generations;
 pub mod mkfs;
 mod names;
 mod nodes;

@@ -154,3 +154,25 @@ fn segments_that_change_all_over_a_volume_are_written_before_they_take_the_memor
     volume.read(ino, 8 << 20, &mut found).unwrap();
     assert!(found[..BLOCK as usize] == [2; BLOCK as usize] && found[BLOCK as usize..] == [1; BLOCK as usize]);
 }
+
+#[test]
+fn a_directory_in_which_names_are_searched_is_read_once() {
+    const FILES: u32 = 3000;
+    let (device, mut volume) = format(256 << 20);
+    let dir = volume.begin(Caller::ADMIN).create(ROOT, b"dir", &NewNode::new(DIR)).unwrap();
+    let name = |n: u32| format!("a name {n}").into_bytes();
+    let inos: Vec<Ino> = (0..FILES)
+        .map(|n| volume.begin(Caller::ADMIN).create(dir, &name(n), &NewNode::new(FILE)).unwrap())
+        .collect();
+    let volume = reopen(&device, volume, options(64 << 20));
+    let blocks = volume.inode(dir).unwrap().head().size.get() / BLOCK;
+    device.take_counts();
+    let look =
+        || (0..FILES).for_each(|n| assert_eq!(volume.lookup(dir, &name(n)).unwrap(), inos[n as usize]));
+    look();
+    let reads = device.take_counts().reads;
+    assert!(reads <= blocks, "{reads} reads of {blocks} blocks");
+    look();
+    assert!(volume.find_entry(dir, b"missing").unwrap().is_none());
+    assert_eq!(device.take_counts().reads, 0, "everything is known");
+}

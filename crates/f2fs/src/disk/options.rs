@@ -75,8 +75,8 @@ pub struct Options {
     pub clock: Clock,
     /// Seed of the generation numbers of inodes.
     pub seed: u64,
-    /// Memory for caches in bytes: half for nodes, a quarter for dirty pages, an eighth for indexes of
-    /// directories, and a sixteenth each for the NAT and the SIT.
+    /// Memory for caches in bytes: seven sixteenths for nodes, a quarter for dirty pages, an eighth for indexes of
+    /// directories, and a sixteenth each for blocks and positions of directories, for the NAT and for the SIT.
     pub cache_bytes: usize,
     /// Number of logs in use.
     pub active_logs: ActiveLogs,
@@ -160,7 +160,7 @@ impl Options {
 
     /// Bytes of the node cache, clean and dirty.
     pub(crate) fn node_bytes(&self) -> usize {
-        self.cache_bytes / 2
+        self.cache_bytes / 16 * 7
     }
 
     /// Bytes of dirty pages, and of dirty nodes, above which they are written back.
@@ -171,6 +171,16 @@ impl Options {
     /// Bytes of cached NAT blocks.
     pub(crate) fn nat_bytes(&self) -> usize {
         self.cache_bytes / 16
+    }
+
+    /// Bytes of cached blocks of directories.
+    pub(crate) fn dir_block_bytes(&self) -> usize {
+        self.cache_bytes / 64 * 3
+    }
+
+    /// Bytes of positions of names.
+    pub(crate) fn hint_bytes(&self) -> usize {
+        self.cache_bytes / 64
     }
 
     /// Bytes of cached SIT blocks.

@@ -58,9 +58,11 @@ mod tests {
 
     use super::*;
     use crate::{
+        Place,
         engine::{Caller, NewNode, Options},
+        format::{sit::SegmentType, summary::Owner},
         mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
-        units::Time,
+        units::{BlockAddr, Nid, Time},
     };
 
     const FILES: usize = 300;
@@ -131,5 +133,30 @@ mod tests {
         assert!(!volume.io().met_damage(), "it was not requested yet");
         assert!(volume.stat(inos[7]).is_err() && volume.io().met_damage());
         assert!(volume.stat(inos[8]).is_ok());
+    }
+
+    #[test]
+    fn a_write_to_an_address_forgets_the_cached_block_there() {
+        let (device, _) = with_many_files();
+        let mut volume = Engine::open(device, options()).unwrap();
+        let at = Place::Inode(volume.superblock().root_ino);
+        let owner = Owner { nid: Nid(3), version: 0, offset: 0 };
+        volume.admit_change().unwrap();
+        let bytes = |with| vec![with; 4096];
+        let segments = volume.segments_mut();
+        let _space = segments.reserve(4).unwrap();
+        let first = segments.append(SegmentType::HotData, owner, &bytes(1)).unwrap();
+        let next = BlockAddr(first.0 + 1);
+        assert!(segments.dir_block(next, at).is_ok() && segments.cached_dir_block(next).is_some());
+        assert_eq!(segments.append(SegmentType::HotData, owner, &bytes(2)).unwrap(), next);
+        assert!(segments.cached_dir_block(next).is_none(), "a log took the address");
+        segments.write_logs().unwrap();
+        assert_eq!(*segments.dir_block(next, at).unwrap(), *bytes(2));
+        segments.write_in_place(next, at, &bytes(3)).unwrap();
+        assert_eq!(*segments.dir_block(next, at).unwrap(), *bytes(3));
+        let third = BlockAddr(next.0 + 1);
+        assert!(segments.dir_block(third, at).is_ok());
+        segments.append_through(SegmentType::HotData, |_| owner, &bytes(4)).unwrap();
+        assert_eq!(*segments.dir_block(third, at).unwrap(), *bytes(4));
     }
 }

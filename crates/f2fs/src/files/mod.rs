@@ -26,6 +26,7 @@ pub use defragment::Fragmentation;
 pub(crate) use map::Unmapped;
 pub use map::{Cluster, Run};
 pub(crate) use map_write::Slot;
+pub(crate) use read::FileBlock;
 pub use read::{Extent, ExtentKind, Hidden};
 pub(crate) use recovery::{clear_content, has_map};
 pub use size::FileSize;

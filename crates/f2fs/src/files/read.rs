@@ -1,6 +1,9 @@
 //! Reading files.
 
-use std::{borrow::Cow, ops::Range};
+use std::{
+    ops::{Deref, Range},
+    sync::Arc,
+};
 
 use fscrypt::FileCipher;
 
@@ -29,6 +32,14 @@ pub enum ExtentKind {
     Inline,
     /// A compressed cluster.
     Compressed,
+}
+
+/// The content of one block.
+pub(crate) enum FileBlock<'a> {
+    /// A block that waits in memory.
+    Waiting(&'a [u8]),
+    /// A block of the device, or one that reads as zeroes.
+    Stored(Arc<[u8]>),
 }
 
 /// The form in which a compressed cluster is read.
@@ -60,6 +71,17 @@ pub struct Hidden {
     pub bytes: Range<u64>,
     /// The error that hides this part.
     pub error: Error,
+}
+
+impl Deref for FileBlock<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            FileBlock::Waiting(bytes) => bytes,
+            FileBlock::Stored(bytes) => bytes,
+        }
+    }
 }
 
 impl Files {
@@ -263,26 +285,26 @@ impl Files {
         Ok(())
     }
 
-    /// Returns the content of one block of a file, or `None` if it is a hole.
-    pub(crate) fn file_block(&self, inode: &NodeBlock, block: u64) -> Result<Option<Cow<'_, [u8]>>> {
+    /// Returns the content of one block of a directory, or `None` if it is a hole.
+    pub(crate) fn dir_block(&self, inode: &NodeBlock, block: u64) -> Result<Option<FileBlock<'_>>> {
         if let Some(page) = self.pages.get(inode.ino(), block) {
-            return Ok(Some(page.into()));
+            return Ok(Some(FileBlock::Waiting(page)));
         }
         let addr = self.address(inode, block)?;
         if addr == BlockAddr::NULL {
             return Ok(None);
         }
         if let Some(pending) = self.segments().pending(addr) {
-            return Ok(Some(pending.into()));
+            return Ok(Some(FileBlock::Waiting(pending)));
         }
-        let mut bytes = vec![0; self.disk().superblock().block_size.bytes()];
-        if addr != BlockAddr::NEW {
-            self.segments().read_blocks(addr, Place::File(inode.ino(), block), &mut bytes)?;
-        }
-        Ok(Some(bytes.into()))
+        let bytes = match addr {
+            BlockAddr::NEW => vec![0; self.disk().superblock().block_size.bytes()].into(),
+            _ => self.segments().dir_block(addr, Place::File(inode.ino(), block))?,
+        };
+        Ok(Some(FileBlock::Stored(bytes)))
     }
 
-    fn regular(&self, ino: Ino) -> Result<std::sync::Arc<NodeBlock>> {
+    fn regular(&self, ino: Ino) -> Result<Arc<NodeBlock>> {
         let inode = self.nodes.inode(ino)?;
         match inode.file_type() {
             FileType::Regular => Ok(inode),

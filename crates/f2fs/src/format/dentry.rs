@@ -141,7 +141,17 @@ impl<B: AsRef<[u8]>> Dentries<B> {
     /// is an error, and the iteration continues in the next slot. A used slot without a name is skipped, as
     /// in Linux.
     pub fn entries_from(&self, slot: usize) -> Entries<'_, B> {
-        Entries { area: self, slot }
+        Entries { area: self, slot, hash: None }
+    }
+
+    /// Iterates over the entries with this hash, and over the damage that [`entries`](Self::entries) reports.
+    pub fn entries_of_hash(&self, hash: u32) -> Entries<'_, B> {
+        Entries { area: self, slot: 0, hash: Some(hash) }
+    }
+
+    /// Returns the entry in a slot, if the slot is in use and has an intact entry.
+    pub fn entry_at(&self, slot: usize) -> Option<Dentry<'_>> {
+        if self.is_used(slot) { self.entry(slot).ok().flatten() } else { None }
     }
 
     /// All entries; see [`entries_from`](Self::entries_from).
@@ -165,11 +175,16 @@ impl<B: AsRef<[u8]>> Dentries<B> {
 
     /// Returns the first of `count` consecutive free slots, if there are any.
     pub fn room_for(&self, count: usize) -> Option<usize> {
-        let mut run = 0;
-        for slot in 0..self.division.slots {
-            run = if lsb(self.bitmap(), slot) { 0 } else { run + 1 };
+        let (bitmap, mut run, mut slot) = (self.bitmap(), 0, 0);
+        while slot < self.division.slots {
+            if slot % 8 == 0 && bitmap[slot / 8] == u8::MAX {
+                (run, slot) = (0, slot + 8);
+                continue;
+            }
+            run = if lsb(bitmap, slot) { 0 } else { run + 1 };
+            slot += 1;
             if run >= count {
-                return Some(slot + 1 - count);
+                return Some(slot - count);
             }
         }
         None
@@ -207,6 +222,14 @@ impl<B: AsRef<[u8]>> Dentries<B> {
             kind: FileType::from_dentry_code(raw.file_type),
             name: &self.bytes.as_ref()[from..from + length],
         }))
+    }
+
+    /// The dentries of all slots.
+    fn raws(&self) -> &[raw::Dentry] {
+        <[raw::Dentry]>::ref_from_bytes(
+            &self.bytes.as_ref()[self.division.dentries_at..self.division.names_at],
+        )
+        .expect("the slice has whole structs")
     }
 
     fn bitmap(&self) -> &[u8] {
@@ -344,15 +367,24 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
 pub struct Entries<'a, B> {
     area: &'a Dentries<B>,
     slot: usize,
+    /// The only hash that is wanted.
+    hash: Option<u32>,
 }
 
 impl<'a, B: AsRef<[u8]>> Iterator for Entries<'a, B> {
     type Item = Result<Dentry<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.slot < self.area.slots() {
-            if !self.area.is_used(self.slot) {
+        let (slots, bitmap, raws) = (self.area.slots(), self.area.bitmap(), self.area.raws());
+        while let Some(raw) = raws.get(self.slot) {
+            if !lsb(bitmap, self.slot) {
                 self.slot += 1;
+                continue;
+            }
+            let length = usize::from(raw.name_len.get());
+            let is_intact = (1..=NAME_MAX).contains(&length) && self.slot + slots_for(length) <= slots;
+            if is_intact && self.hash.is_some_and(|wanted| wanted != raw.hash.get()) {
+                self.slot += slots_for(length);
                 continue;
             }
             match self.area.entry(self.slot) {

@@ -262,7 +262,8 @@ pub(super) fn inherited_project(dir: &NodeBlock) -> u32 {
 
 /// The temperature hint that a file's name gives (Linux, `set_file_temperature`).
 fn temperature(cold: &[String], hot: &[String], name: &[u8]) -> u8 {
-    let has = |list: &[String]| list.iter().any(|extension| has_extension(name, extension.as_bytes()));
+    let dots = dots(name);
+    let has = |list: &[String]| list.iter().any(|extension| has_extension(name, &dots, extension.as_bytes()));
     if has(cold) {
         advise::COLD
     } else if has(hot) {
@@ -273,16 +274,18 @@ fn temperature(cold: &[String], hot: &[String], name: &[u8]) -> u8 {
 }
 
 /// Returns true if a name has an extension that begins with `extension`, in any case and at any dot but a
-/// leading one: `a.jpg` and `a.JPEG` match `jp`, `a.mp3.part` matches `mp3`.
-fn has_extension(name: &[u8], extension: &[u8]) -> bool {
-    if extension == b"*" {
-        return true;
-    }
-    if name.len() < extension.len() + 2 {
-        return false;
-    }
-    (1..name.len() - extension.len())
-        .any(|at| name[at] == b'.' && name[at + 1..at + 1 + extension.len()].eq_ignore_ascii_case(extension))
+/// leading one: `a.jpg` and `a.JPEG` match `jp`, `a.mp3.part` matches `mp3`. `dots` are those of the name.
+fn has_extension(name: &[u8], dots: &[usize], extension: &[u8]) -> bool {
+    let follows = |at: &usize| {
+        let end = at + 1 + extension.len();
+        name.get(at + 1..end).is_some_and(|there| there.eq_ignore_ascii_case(extension))
+    };
+    extension == b"*" || dots.iter().any(follows)
+}
+
+/// The places of the dots in a name, without a leading one.
+fn dots(name: &[u8]) -> Vec<usize> {
+    (1..name.len()).filter(|at| name[*at] == b'.').collect()
 }
 
 #[cfg(test)]
@@ -291,7 +294,9 @@ mod tests {
 
     #[test]
     fn extensions_are_found_as_linux_finds_them() {
-        let has = |name: &str, extension: &str| has_extension(name.as_bytes(), extension.as_bytes());
+        let has = |name: &str, extension: &str| {
+            has_extension(name.as_bytes(), &dots(name.as_bytes()), extension.as_bytes())
+        };
         assert!(has("a.jpg", "jp") && has("a.JPEG", "jp") && has("film.mp4.part", "mp"));
         assert!(!has(".jpg", "jp") && !has("jpg", "jp") && !has("a.png", "jp") && !has("a.jp", "jpg"));
         assert!(has("a.so", "so") && has("x", "*"));

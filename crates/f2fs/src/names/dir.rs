@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     Error, Place, Result,
-    files::Unmapped,
+    files::{FileBlock, Unmapped},
     format::{
         FileType, NAME_MAX,
         casefold::fold,
@@ -36,7 +36,7 @@ const NO_LINEAR_FALLBACK: u16 = 2;
 const STRICT: u16 = 1;
 
 /// A block of a directory with its number.
-type NumberedBlock<'a> = (u64, Cow<'a, [u8]>);
+type NumberedBlock<'a> = (u64, FileBlock<'a>);
 
 /// Entries of one area of a directory, and the cookie behind it.
 pub(crate) type NextEntries = (VecDeque<Result<DirEntry>>, u64);
@@ -79,7 +79,7 @@ pub(super) enum Wanted<'a> {
 
 /// The parts of an entry that a search compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Comparison {
+pub(super) enum Comparison {
     /// The stored hash, then the name.
     HashAndName,
     /// The name only: the stored hash may be wrong.
@@ -94,7 +94,7 @@ impl Wanted<'_> {
         }
     }
 
-    fn is(&self, entry: &Dentry<'_>, comparison: Comparison) -> bool {
+    pub(super) fn is(&self, entry: &Dentry<'_>, comparison: Comparison) -> bool {
         if comparison == Comparison::HashAndName && entry.hash != self.hash() {
             return false;
         }
@@ -124,7 +124,11 @@ impl Names {
         if self.dirs.lacks(dir, wanted.hash()) {
             return Ok(None);
         }
+        if let Some(found) = self.hinted(&inode, &wanted) {
+            return Ok(Some(found));
+        }
         if let Some(found) = self.io().record_corruption(self.search(&inode, &wanted))? {
+            self.hints.note(dir, wanted.hash(), found.block, found.slot);
             return Ok(Some(found));
         }
         let has_strays =
@@ -184,7 +188,7 @@ impl Names {
             let area = self.next_dir_block(&inode, next..end, &mut seen);
             let area = area.map_err(|unmapped| unmapped.error).transpose()?;
             next = area.as_ref().map_or(end, |(block, _)| block + 1);
-            Some(area)
+            Some(area.map(|(block, bytes)| (block, bytes.to_vec().into())))
         }))
     }
 
@@ -253,7 +257,7 @@ impl Names {
                 break;
             }
             for block in bucket {
-                let found = self.files.file_block(dir, block).and_then(|bytes| match bytes {
+                let found = self.files.dir_block(dir, block).and_then(|bytes| match bytes {
                     Some(bytes) => find_in(
                         &Dentries::new(&*bytes, Place::Dir(ino, block)),
                         wanted,
@@ -288,7 +292,7 @@ impl Names {
             return self.find_all_strays(dir, wanted);
         };
         for block in blocks {
-            let Some(bytes) = self.files.file_block(dir, block)? else { continue };
+            let Some(bytes) = self.files.dir_block(dir, block)? else { continue };
             let area = Dentries::new(&*bytes, Place::Dir(ino, block));
             if let Some(found) = find_in(&area, wanted, Comparison::Name, block)? {
                 return Ok(Some(found));
@@ -367,7 +371,7 @@ impl Names {
     }
 
     /// The block number after the last block of a directory.
-    fn dir_end(&self, dir: &NodeBlock) -> u64 {
+    pub(super) fn dir_end(&self, dir: &NodeBlock) -> u64 {
         dir.head().size.get().div_ceil(1 << self.superblock().block_size.log())
     }
 
@@ -405,7 +409,7 @@ impl Names {
                     Repeated::Block(error) => Unmapped { blocks: block..block + 1, error },
                     Repeated::TooOften(error) => Unmapped { blocks: block..end, error },
                 })?;
-                let bytes = self.files.file_block(dir, block);
+                let bytes = self.files.dir_block(dir, block);
                 let bytes = bytes.map_err(|error| Unmapped { blocks: block..block + 1, error })?;
                 return Ok(bytes.map(|bytes| (block, bytes)));
             }
@@ -474,7 +478,11 @@ fn find_in<B: AsRef<[u8]>>(
     block: u64,
 ) -> Result<Option<Found>> {
     let mut damage = None;
-    for entry in area.entries() {
+    let entries = match comparison {
+        Comparison::HashAndName => area.entries_of_hash(wanted.hash()),
+        Comparison::Name => area.entries(),
+    };
+    for entry in entries {
         match entry {
             Ok(entry) if wanted.is(&entry, comparison) => {
                 return Ok(Some(Found { ino: entry.ino, kind: entry.kind, block, slot: entry.slot }));

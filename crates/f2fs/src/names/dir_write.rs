@@ -99,7 +99,7 @@ impl Names {
         for level in 0..self.depth(&inode)? {
             for block in dir_hash::bucket(level, inode.head().dir_level, name.hash) {
                 // A missing block would be allocated before the next one is searched.
-                let Some(bytes) = self.files.file_block(&inode, block)? else { return Ok(false) };
+                let Some(bytes) = self.files.dir_block(&inode, block)? else { return Ok(false) };
                 if Dentries::new(&*bytes, Place::Dir(dir, block)).room_for(slots).is_some() {
                     return Ok(true);
                 }
@@ -155,6 +155,7 @@ impl Names {
                 let mut area = Dentries::new(bytes, Place::Dir(dir, block));
                 if let Some(slot) = area.room_for(slots) {
                     area.insert(slot, hash, ino, kind, name);
+                    self.hints.note(dir, hash, block, slot);
                     self.dirs.entered(dir, own);
                     if own != hash {
                         self.strays.entered(dir, own, block);
@@ -173,7 +174,7 @@ impl Names {
     fn learn_first_level(&mut self, inode: &NodeBlock) {
         let mut hashes = Vec::new();
         for block in dir_hash::bucket(0, 0, 0) {
-            match self.files.file_block(inode, block) {
+            match self.files.dir_block(inode, block) {
                 Ok(None) => {}
                 Ok(Some(bytes)) => {
                     for entry in Dentries::new(&*bytes, Place::Dir(inode.ino(), block)).entries() {
@@ -351,8 +352,14 @@ impl Names {
         }
         // The block will be written elsewhere or released.
         self.segments_mut().check_release(addr)?;
-        let mut page = vec![0; self.geometry().block_size.bytes()].into_boxed_slice();
-        self.segments().read_blocks(addr, Place::Dir(dir, block), &mut page)?;
+        let page = match self.segments().cached_dir_block(addr) {
+            Some(bytes) => Box::from(&*bytes),
+            None => {
+                let mut page = vec![0; self.geometry().block_size.bytes()].into_boxed_slice();
+                self.segments().read_blocks(addr, Place::Dir(dir, block), &mut page)?;
+                page
+            }
+        };
         self.files.insert_page(dir, block, Page { bytes: page, is_needed: true });
         Ok(self.files.dirty_page_mut(dir, block).expect("it was just inserted"))
     }

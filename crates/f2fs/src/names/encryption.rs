@@ -107,9 +107,7 @@ impl Names {
         };
         match inode.has_inline(inline::DENTRY) {
             true => name_in(inode.inline_area()),
-            false => {
-                self.files.file_block(&inode, found.block)?.map_or(Ok(Vec::new()), |area| name_in(&area))
-            }
+            false => self.files.dir_block(&inode, found.block)?.map_or(Ok(Vec::new()), |area| name_in(&area)),
         }
     }
 

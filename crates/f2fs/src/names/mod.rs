@@ -13,6 +13,7 @@ mod dir_strays;
 mod dir_write;
 mod encryption;
 mod hidden_name;
+mod hints;
 mod orphans;
 mod paths;
 mod recovery;
@@ -39,6 +40,7 @@ pub(crate) use xattr::Xattrs;
 use create::inherited_project;
 use dir_index::DirIndexes;
 use dir_strays::DirStrays;
+use hints::NameHints;
 
 use crate::{
     disk::{Disk, Geometry, Io, Options},
@@ -54,6 +56,7 @@ pub(crate) struct Names {
     files: Files,
     dirs: DirIndexes,
     strays: DirStrays,
+    hints: NameHints,
     /// Inodes without a name that are still in use.
     orphans: BTreeSet<Ino>,
     /// Those of them that are no longer in use, but could not be removed yet.
@@ -69,6 +72,7 @@ impl Names {
         Names {
             dirs: DirIndexes::new(options.name_bytes()),
             strays: DirStrays::new(options.stray_bytes()),
+            hints: NameHints::new(options.hint_bytes()),
             files,
             orphans,
             pending_evictions: BTreeSet::new(),

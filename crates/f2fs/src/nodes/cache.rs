@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     format::node::NodeBlock,
+    generations::Generations,
     units::{Ino, Nid},
 };
 
@@ -51,25 +52,22 @@ pub(super) struct NodeCache {
     /// The dirty nodes by file.
     by_file: BTreeSet<(Ino, Nid)>,
     clean: [Mutex<Shard>; SHARDS],
+    /// Number of nodes in a generation of a shard.
     shard_nodes: usize,
 }
 
-/// A clean cache of two generations. When the young one is full, it becomes the old one, and nodes of the
-/// previous old one that were not used since are dropped.
-#[derive(Default)]
-struct Shard {
-    young: FxHashMap<Nid, Arc<NodeBlock>>,
-    old: FxHashMap<Nid, Arc<NodeBlock>>,
-}
+/// A part of the clean nodes.
+type Shard = Generations<Nid, Arc<NodeBlock>>;
 
 impl NodeCache {
     /// Creates a cache for about `nodes` clean nodes.
     pub(super) fn new(nodes: usize) -> NodeCache {
+        let shard_nodes = (nodes / SHARDS / 2).max(4);
         NodeCache {
             dirty: FxHashMap::default(),
             by_file: BTreeSet::new(),
-            clean: Default::default(),
-            shard_nodes: (nodes / SHARDS / 2).max(4),
+            clean: std::array::from_fn(|_| Mutex::new(Generations::new(shard_nodes))),
+            shard_nodes,
         }
     }
 
@@ -78,13 +76,7 @@ impl NodeCache {
         if let Some(dirty) = self.dirty.get(&nid) {
             return Some(dirty.node.clone());
         }
-        let mut shard = self.shard(nid);
-        if let Some(node) = shard.young.get(&nid) {
-            return Some(node.clone());
-        }
-        let node = shard.old.remove(&nid)?;
-        self.keep(&mut shard, nid, node.clone());
-        Some(node)
+        self.shard(nid).get(nid)
     }
 
     /// Number of clean nodes that can be added at once without dropping one of them: half a generation,
@@ -95,7 +87,7 @@ impl NodeCache {
 
     /// Caches a node that was read from the device.
     pub(super) fn insert_clean(&self, nid: Nid, node: Arc<NodeBlock>) {
-        self.keep(&mut self.shard(nid), nid, node);
+        self.shard(nid).insert(nid, node);
     }
 
     /// A node that is already dirty, to make this change to it.
@@ -112,10 +104,7 @@ impl NodeCache {
 
     /// Makes a node dirty with this change, or adds a new node.
     pub(super) fn insert_dirty(&mut self, nid: Nid, node: Arc<NodeBlock>, change: Change) -> &mut NodeBlock {
-        let mut shard = self.shard(nid);
-        shard.young.remove(&nid);
-        shard.old.remove(&nid);
-        drop(shard);
+        self.shard(nid).remove(nid);
         self.by_file.insert((node.ino(), nid));
         let slot = self.dirty.entry(nid).insert_entry(Dirty { node, change }).into_mut();
         Arc::make_mut(&mut slot.node)
@@ -126,9 +115,7 @@ impl NodeCache {
         if let Some(Dirty { node, .. }) = self.dirty.remove(&nid) {
             self.by_file.remove(&(node.ino(), nid));
         }
-        let mut shard = self.shard(nid);
-        shard.young.remove(&nid);
-        shard.old.remove(&nid);
+        self.shard(nid).remove(nid);
     }
 
     /// Number of dirty nodes.
@@ -158,13 +145,6 @@ impl NodeCache {
         // The cache stays usable after a thread has panicked under the lock, because it holds only complete
         // nodes.
         self.clean[nid.index() % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn keep(&self, shard: &mut Shard, nid: Nid, node: Arc<NodeBlock>) {
-        if shard.young.len() >= self.shard_nodes {
-            shard.old = std::mem::take(&mut shard.young);
-        }
-        shard.young.insert(nid, node);
     }
 }
 

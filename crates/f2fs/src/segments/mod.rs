@@ -8,6 +8,7 @@
 
 mod allocate;
 mod commit;
+mod dir_cache;
 mod discards;
 mod evacuate;
 mod log;
@@ -35,6 +36,7 @@ pub(crate) use sit::SectionFacts;
 pub(crate) use space::{Reservation, SectionCounts};
 pub(crate) use summaries::NodeSummaries;
 
+use dir_cache::DirCache;
 use log::{Log, Logs};
 use sit::Sit;
 
@@ -62,6 +64,8 @@ pub(crate) struct Segments {
     logs_ready: bool,
     /// Summaries of closed segments that have not been written yet.
     summaries: BTreeMap<SegNo, Summary>,
+    /// Blocks of directories that were read.
+    dir_cache: DirCache,
     /// Free blocks to discard on the device.
     discards: Arc<Discards>,
     /// Segments that are being cleaned; no log may open them.
@@ -149,12 +153,14 @@ impl Segments {
         let logs = SegmentType::ALL.map(|kind| Log::new(positions[kind.index()], Summary::empty(kind)));
         let geometry = *disk.geometry();
         let table_bytes = disk.options().sit_bytes();
+        let dir_blocks = disk.options().dir_block_bytes() / geometry.block_size.bytes();
         Ok(Segments {
             counters: Counters::default(),
             sit: Sit::new(geometry, disk.checkpoint(), journal, disk.pack(), table_bytes)?,
             logs: Logs::new(logs, geometry.block_size.bytes()),
             logs_ready: false,
             summaries: BTreeMap::new(),
+            dir_cache: DirCache::new(dir_blocks),
             discards: Discards::new(disk.io().clone()),
             disk,
             avoid: Vec::new(),

@@ -91,6 +91,7 @@ impl Segments {
             count += 1;
         }
         let first = run.written();
+        self.dir_cache.forget(first, count);
         let result = self.logs.write_through(self.disk.io(), log, first, &bytes[..count << block_log]);
         self.pushed(result)?;
         Ok((first, count))
@@ -99,6 +100,7 @@ impl Segments {
     /// Adds the content of an allocated block to its log. Returns the address of the block.
     fn push(&mut self, log: SegmentType, block: Allocated, bytes: &[u8]) -> Result<BlockAddr> {
         let addr = block.written();
+        self.dir_cache.forget(addr, 1);
         let result = self.logs.push(self.disk.io(), log, addr, bytes);
         self.pushed(result)?;
         Ok(addr)

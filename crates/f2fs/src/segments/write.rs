@@ -37,6 +37,7 @@ impl Segments {
         let size = self.disk.geometry().block_size.bytes();
         let blocks = bytes.len() / size;
         self.check_range(addr, blocks, at)?;
+        self.dir_cache.forget(addr, blocks);
         if self.logs.holds_any(addr, blocks) {
             for (n, block) in (0..).zip(bytes.chunks_exact(size)) {
                 let addr = BlockAddr(addr.0 + n);
