@@ -133,6 +133,8 @@ pub mod init_flags {
     pub const MAX_PAGES: u64 = 1 << 22;
     /// The kernel caches targets of symbolic links.
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    /// The kernel lists directories without opening them once OPENDIR was answered with ENOSYS, and caches the listings.
+    pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     /// The file system clears the set-user-id and set-group-id bits when it is told to.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     /// SETXATTR has [further arguments](super::SetxattrMoreIn).

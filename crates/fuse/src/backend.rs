@@ -17,7 +17,7 @@ use f2fs::units::Ino;
 use fuse_protocol::{
     Access, Connection, Handler, InitRequest, MountArguments, Mounter, Problem, Request, RequestLimits,
     Response, WriteBack,
-    abi::{self, InHeader, ROOT_NODE, opcode},
+    abi::{self, InHeader, ROOT_NODE, init_flags, opcode},
 };
 use image::Image;
 use posix::{Caller, Errno, FileSystem, Result};
@@ -161,6 +161,8 @@ impl Handler for Adapter {
             opcode::RMDIR => fs.rmdir(ino, request.arguments.name()?),
             opcode::RENAME | opcode::RENAME2 => self.rename(request),
             opcode::OPEN => self.open(request, output),
+            // The kernel then opens and closes directories without asking, as `open_dir` answers.
+            opcode::OPENDIR if request.negotiated.has(init_flags::NO_OPENDIR_SUPPORT) => Err(Errno::NOSYS),
             opcode::OPENDIR => self.open_dir(request, output),
             opcode::CREATE | opcode::TMPFILE => self.create(request, output),
             opcode::RELEASE => self.release(request),

@@ -2,7 +2,7 @@
 
 mod parse;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use f2fs::{
     Keyring,
@@ -10,7 +10,7 @@ use f2fs::{
     format::inode::Compression,
     units::Time,
 };
-use posix::{Atime, BackgroundGc, FsyncMode, Settings, ShownOwner};
+use posix::{Atime, BackgroundGc, FsyncMode, SelinuxLabels, Settings, ShownOwner};
 use rustix::mount::MountFlags;
 
 pub use parse::OptionError;
@@ -107,8 +107,8 @@ pub struct MountOptions {
     pub direct: bool,
     /// Files open for writing bypass the page cache of the mount.
     pub direct_write: bool,
-    /// Files have labels of SELinux.
-    pub selinux_labels: bool,
+    /// Labels of SELinux. With `None`, it depends on whether the host has SELinux.
+    pub selinux_labels: Option<SelinuxLabels>,
     /// Source in the mount table. With `None`, it is the image.
     pub source_name: Option<String>,
     /// Master keys of encrypted files and directories; not an option of `-o`.
@@ -150,7 +150,7 @@ impl Default for MountOptions {
             threads: None,
             direct: false,
             direct_write: false,
-            selinux_labels: true,
+            selinux_labels: None,
             source_name: None,
             keys: Keyring::default(),
         }
@@ -217,8 +217,8 @@ pub const KNOWN: [(&str, &str); 40] = [
     ),
     (
         "seclabel, noseclabel",
-        "noseclabel: no labels of SELinux, for which ls -l then asks once and not for each file; those of the volume \
-         stay [seclabel]",
+        "noseclabel: no labels of SELinux; those of the volume stay. seclabel: a file without a label has none yet. By \
+         default labels are shown, and on a host without SELinux ls -l asks once for those that are missing",
     ),
     ("default_permissions, acl, user_xattr", "Always on"),
     ("flush_merge, checkpoint_merge, extent_cache", "Always on"),
@@ -300,9 +300,17 @@ impl From<&MountOptions> for Settings {
             checkpoints: options.checkpoints,
             read_only: options.read_only,
             owner: options.owner,
-            selinux_labels: options.selinux_labels,
+            selinux_labels: options.selinux_labels.unwrap_or_else(labels_of_host),
             cleaning: if options.age_threshold { Policy::AgeThreshold } else { Policy::CostBenefit },
         }
+    }
+}
+
+/// Returns the use of labels that follows from the host: its kernel makes this directory if SELinux is on.
+fn labels_of_host() -> SelinuxLabels {
+    match Path::new("/sys/fs/selinux").exists() {
+        true => SelinuxLabels::Used,
+        false => SelinuxLabels::Unused,
     }
 }
 

@@ -50,7 +50,7 @@ pub use attributes::{Change, TimesFrom};
 pub use content::{OpenFor, OpenMode, WriteMode, WriteOrigin};
 pub use f2fs::engine::{Limits, SyncScope};
 use keys::KeyUsers;
-pub use settings::{Atime, FsyncMode, Settings};
+pub use settings::{Atime, FsyncMode, SelinuxLabels, Settings};
 pub use shown_owner::ShownOwner;
 pub use xattrs::GroupIdBit;
 

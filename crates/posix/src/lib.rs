@@ -29,7 +29,7 @@ pub use caller_memory::CallerMemory;
 pub use encryption::{Claims, EncryptionRequest, KeyStatus, Removal};
 pub use errno::Errno;
 pub use file_system::{
-    Atime, Change, FileSystem, FsyncMode, GroupIdBit, Limits, OpenFor, OpenMode, Result, Settings,
-    ShownOwner, SyncScope, TimesFrom, WriteMode, WriteOrigin,
+    Atime, Change, FileSystem, FsyncMode, GroupIdBit, Limits, OpenFor, OpenMode, Result, SelinuxLabels,
+    Settings, ShownOwner, SyncScope, TimesFrom, WriteMode, WriteOrigin,
 };
 pub use idle::{BackgroundGc, IdleWork};

@@ -187,6 +187,8 @@ struct Gate {
 
 #[derive(Default)]
 struct State {
+    /// Number of threads that wait for a change.
+    sleepers: usize,
     /// Number of turns that writers have requested, and number of turns that have ended.
     asked: u64,
     ended: u64,
@@ -243,7 +245,7 @@ impl Gate {
             state.owed -= 1;
             if state.owed == 0 {
                 // The next writer may be waiting for this.
-                self.changed.notify_all();
+                self.wake(&state);
             }
         }
         state.readers += 1;
@@ -269,8 +271,18 @@ impl Gate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    fn wait<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.sleepers += 1;
+        let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.sleepers -= 1;
+        state
+    }
+
+    /// Wakes the threads that wait for a change. To wake nobody costs a call of the kernel, too.
+    fn wake(&self, state: &State) {
+        if state.sleepers > 0 {
+            self.changed.notify_all();
+        }
     }
 }
 
@@ -311,10 +323,8 @@ impl Drop for ReaderPass<'_> {
         if state.writer == Writer::Waiting && self.came < state.waits {
             state.earlier -= 1;
         }
-        let is_waited_for = state.writer == Writer::Waiting && state.readers == 0;
-        drop(state);
-        if is_waited_for {
-            self.gate.changed.notify_all();
+        if state.writer == Writer::Waiting && state.readers == 0 {
+            self.gate.wake(&state);
         }
     }
 }
@@ -326,18 +336,18 @@ impl Drop for Inside<'_> {
         state.left += 1;
         let queued = std::mem::take(&mut state.queued);
         state.owed += queued;
-        drop(state);
         // Only readers wait for this. Writers wait for the end of the turn.
         if queued > 0 {
-            self.gate.changed.notify_all();
+            self.gate.wake(&state);
         }
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.gate.lock().ended += 1;
-        self.gate.changed.notify_all();
+        let mut state = self.gate.lock();
+        state.ended += 1;
+        self.gate.wake(&state);
     }
 }
 

@@ -19,6 +19,7 @@ const WANTED_FLAGS: u64 = init_flags::ASYNC_READ
     | init_flags::POSIX_ACL
     | init_flags::MAX_PAGES
     | init_flags::CACHE_SYMLINKS
+    | init_flags::NO_OPENDIR_SUPPORT
     | init_flags::HANDLE_KILLPRIV_V2
     | init_flags::SETXATTR_EXT
     | init_flags::INIT_EXT

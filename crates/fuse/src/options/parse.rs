@@ -6,7 +6,7 @@ use f2fs::{
     engine::{ActiveLogs, InPlace},
     format::inode::{Algorithm, LOG_CLUSTER_BLOCKS},
 };
-use posix::{Atime, BackgroundGc, FsyncMode, ShownOwner};
+use posix::{Atime, BackgroundGc, FsyncMode, SelinuxLabels, ShownOwner};
 
 use super::{KNOWN, MountOptions, OnError};
 
@@ -95,8 +95,8 @@ impl MountOptions {
             ("diratime", None) => self.dir_atime = true,
             ("nodiratime", None) => self.dir_atime = false,
             ("allow_other", None) => self.allow_other = true,
-            ("seclabel", None) => self.selinux_labels = true,
-            ("noseclabel", None) => self.selinux_labels = false,
+            ("seclabel", None) => self.selinux_labels = Some(SelinuxLabels::Used),
+            ("noseclabel", None) => self.selinux_labels = Some(SelinuxLabels::Hidden),
             ("fsname", Some(name)) => self.source_name = Some(name.into()),
             _ => return false,
         }

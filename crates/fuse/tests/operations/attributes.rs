@@ -1,5 +1,7 @@
 //! Times, owners, modes, flags and extended attributes.
 
+use std::path::Path;
+
 use super::*;
 
 #[test]
@@ -25,6 +27,31 @@ fn noseclabel_hides_and_keeps_the_labels_of_selinux() {
     bench.unmount_clean();
     bench.mount("noseclabel,seclabel");
     assert_eq!(xattr::get(bench.path("file"), label).unwrap().as_deref(), Some(&b"a:b:c"[..]));
+    bench.unmount_clean();
+}
+
+#[test]
+fn without_selinux_a_missing_label_is_not_supported_and_a_label_is_shown() {
+    needs_fuse!();
+    let label = "security.selinux";
+    let missing = |bench: &Bench| {
+        let errno = rustix::fs::getxattr(bench.path("without"), label, &mut [0; 8]).unwrap_err();
+        assert!(xattr::get(bench.path("without"), "security.other").unwrap().is_none());
+        errno
+    };
+    let mut bench = Bench::mounted(64);
+    for name in ["with", "without"] {
+        fs::write(bench.path(name), "content").unwrap();
+    }
+    xattr::set(bench.path("with"), label, b"a:b:c").unwrap();
+    bench.unmount_clean();
+    bench.mount("");
+    let wanted = if Path::new("/sys/fs/selinux").exists() { Errno::NODATA } else { Errno::OPNOTSUPP };
+    assert_eq!(missing(&bench), wanted);
+    assert_eq!(xattr::get(bench.path("with"), label).unwrap().as_deref(), Some(&b"a:b:c"[..]));
+    bench.unmount_clean();
+    bench.mount("seclabel");
+    assert_eq!(missing(&bench), Errno::NODATA);
     bench.unmount_clean();
 }
 

@@ -16,7 +16,7 @@ impl FileSystem {
         cookie: u64,
         each: impl FnMut(&Engine, &DirEntry) -> f2fs::Result<bool>,
     ) -> Result<()> {
-        self.renew_dir_atime(dir);
+        self.renew_dir_atime(dir, cookie);
         self.list_from(&*self.read_lock()?, dir, cookie, each)
     }
 
@@ -30,7 +30,7 @@ impl FileSystem {
         mut fits: impl FnMut(&DirEntry) -> bool,
         mut each: impl FnMut(&DirEntry, Option<&Stat>),
     ) -> Result<()> {
-        self.renew_dir_atime(dir);
+        self.renew_dir_atime(dir, cookie);
         let volume = self.read_lock()?;
         let mut entries = Vec::new();
         self.list_from(&volume, dir, cookie, |_, entry| {
@@ -49,9 +49,11 @@ impl FileSystem {
         Ok(())
     }
 
-    fn renew_dir_atime(&self, dir: Ino) {
-        if self.settings.dir_atime {
-            self.access(dir);
+    /// Renews the access time of a directory if that is due. The start of a listing counts as the access: a front end
+    /// need not open directories.
+    fn renew_dir_atime(&self, dir: Ino, cookie: u64) {
+        if self.settings.dir_atime && cookie == 0 {
+            self.renew_atime(dir);
         }
     }
 

@@ -28,6 +28,19 @@ pub enum FsyncMode {
     NoBarrier,
 }
 
+/// Labels of SELinux.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SelinuxLabels {
+    /// Files may have them.
+    #[default]
+    Used,
+    /// The host has no use for them: those of the volume are there, but the answer for a file without one is that labels are
+    /// not supported. A program that looks for them, like ls(1), then does not ask for every other file.
+    Unused,
+    /// They are hidden and kept, and calls for them are not supported.
+    Hidden,
+}
+
 /// The options that affect operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
@@ -45,8 +58,8 @@ pub struct Settings {
     pub read_only: bool,
     /// The owner that files have on the mount.
     pub owner: ShownOwner,
-    /// Files have labels of SELinux. Otherwise they are hidden and kept, and calls for them are not supported.
-    pub selinux_labels: bool,
+    /// Labels of SELinux.
+    pub selinux_labels: SelinuxLabels,
     /// Selection of the sections that are cleaned in idle times.
     pub cleaning: Policy,
 }
@@ -61,7 +74,7 @@ impl Default for Settings {
             checkpoints: true,
             read_only: false,
             owner: ShownOwner::default(),
-            selinux_labels: true,
+            selinux_labels: SelinuxLabels::default(),
             cleaning: Policy::CostBenefit,
         }
     }

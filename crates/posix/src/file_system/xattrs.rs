@@ -8,7 +8,7 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Caller, FileSystem, Result, to_errno};
+use super::{Caller, FileSystem, Result, SelinuxLabels, to_errno};
 use crate::{Errno, caller::Capability};
 
 /// The extended attribute that holds the access ACL.
@@ -32,12 +32,15 @@ impl FileSystem {
     /// Returns the value of an extended attribute.
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.check_xattr_name(name)?;
-        if self.inodes.has_no_xattrs(ino) {
+        let value = if self.inodes.has_no_xattrs(ino) {
             // Programs such as ls(1) ask this for every file, and the kernel does not cache the answer.
             self.requests.fetch_add(1, Ordering::Relaxed);
-            return Err(if self.volume.is_poisoned() { Errno::IO } else { Errno::NODATA });
-        }
-        self.read_lock()?.get_xattr(ino, name).map_err(to_errno)
+            Err(if self.volume.is_poisoned() { Errno::IO } else { Errno::NODATA })
+        } else {
+            self.read_lock()?.get_xattr(ino, name).map_err(to_errno)
+        };
+        let unused = name == SELINUX_LABEL && self.settings.selinux_labels == SelinuxLabels::Unused;
+        value.map_err(|errno| if unused && errno == Errno::NODATA { Errno::OPNOTSUPP } else { errno })
     }
 
     /// Returns the names of all extended attributes, each followed by a zero byte.
@@ -106,6 +109,6 @@ impl FileSystem {
 
     /// Returns true for the label of SELinux on a mount that has none.
     fn hides_label(&self, name: &[u8]) -> bool {
-        name == SELINUX_LABEL && !self.settings.selinux_labels
+        name == SELINUX_LABEL && self.settings.selinux_labels == SelinuxLabels::Hidden
     }
 }
