@@ -12,8 +12,9 @@ use super::{
 use crate::{step::Step, workspace::root};
 
 /// Expectations for the lines. Other lines are only reported.
-const WANTED: [(&str, Wanted); 6] = [
+const WANTED: [(&str, Wanted); 7] = [
     ("sequential write of 1 MiB pieces", AtLeast(2.0)),
+    ("small files created, examined and removed", AtLeast(100_000.0)),
     ("random 4 KiB overwrites, all checkpoints counted", AtLeast(400_000.0)),
     ("fsync of a 4 KiB overwrite: blocks written", AtMost(2.0)),
     ("fsync of a 4 KiB overwrite: flushes", AtMost(1.0)),

@@ -7,6 +7,7 @@ mod device;
 mod engine;
 mod mount;
 mod tools;
+mod trees;
 mod waits;
 
 use std::borrow::Cow;
@@ -71,6 +72,8 @@ pub enum Subject {
     Tools,
     /// Costs of a mount.
     Mounts,
+    /// Trees of small files in a mount, and two threads beside one.
+    Trees,
     /// Waits of readers in a mount.
     Waits,
     /// The engine in process.
@@ -93,6 +96,7 @@ pub fn bench(only: Option<Subject>) -> Result<()> {
         lines.extend(match subject {
             Subject::Tools => tools::lines(dir.path())?,
             Subject::Mounts => mount::lines()?,
+            Subject::Trees => trees::lines()?,
             Subject::Waits => waits::lines()?,
             Subject::Engine => engine::lines()?,
             Subject::Devices => device::lines()?,
