@@ -173,7 +173,7 @@ impl FileSystem {
             "f2fs" => ("mkfs.f2fs", &["-q", "-f", "-r", "-U", UUID]),
             "nilfs2" => ("mkfs.nilfs2", &["-q", "-f"]),
             "vfat" => ("mkfs.vfat", &["-F", "32", "-i", VOLUME_ID, "--invariant"]),
-            "exfat" => ("mkfs.exfat", &["-q"]),
+            "exfat" => ("mkfs.exfat", &[]),
             "btrfs" => ("mkfs.btrfs", &["-q", "-f", "-U", UUID]),
             "xfs" => ("mkfs.xfs", &["-q", "-f", "-m", XFS_UUID]),
             other => {

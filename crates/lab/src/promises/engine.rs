@@ -80,7 +80,8 @@ impl Subject for EngineSubject {
         let interval_ns = self.options.checkpoint_interval.as_nanos() as u64;
         let mut mounted = self.open(&device).map_err(to_io)?;
         let requests = |_: &Mounted| device.lock().len();
-        let (before_step, refused) = run_steps(&script, &mut mounted, requests, |mounted, op| {
+        let (before_step, refused) = run_steps(&script, &mut mounted, requests, |mounted, number| {
+            let op = &script.steps[number].op;
             if let Op::Pause { nanoseconds } = op {
                 device.card.pass_ns(*nanoseconds);
             }

@@ -165,8 +165,16 @@ impl Subject for GuestSubject {
         let setting = Setting { traced: true, seed, ..self.setting.clone() };
         let mut target = GuestTarget::start_on_device(&setting, recorder.clone())?;
         target.run(&self.mount())?;
-        let (mut before_step, refused) =
-            run_steps(&script, &mut target, GuestTarget::requests, |target, op| target.run(op).map(drop))?;
+        let is_through_fuse = self.setting.file_system.is_ours();
+        let run = |target: &mut GuestTarget, number: usize| {
+            target.run(&script.steps[number].op)?;
+            // Before Linux 6.18, sync(2) does not reach a FUSE file system, so each change is synced by itself.
+            if is_through_fuse && script.steps[number].op == Op::Sync {
+                script.syncs_instead(number).iter().try_for_each(|op| target.run(op).map(drop))?;
+            }
+            Ok(())
+        };
+        let (mut before_step, refused) = run_steps(&script, &mut target, GuestTarget::requests, run)?;
         let trace = target.trace().unwrap_or_default();
         // The guest is killed without an unmount: the power is cut.
         drop(target);

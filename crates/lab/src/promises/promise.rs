@@ -9,6 +9,8 @@ use guest::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::systems::THROUGH_FUSE;
+
 /// Source of a promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -75,9 +77,14 @@ impl Kind {
     }
 
     /// Returns true if a file system of this type promises it. The FAT has no atomic rename: the old entry is
-    /// removed and the new one written in separate sectors.
+    /// removed and the new one written in separate sectors. Before Linux 6.18, sync(2) does not reach a FUSE
+    /// file system; there the lab syncs each change by itself.
     pub fn is_promised_by(self, file_system: &str) -> bool {
-        self != Kind::RenameAtomic || !["vfat", "exfat"].contains(&file_system)
+        match self {
+            Kind::RenameAtomic => !["vfat", "exfat"].contains(&file_system),
+            Kind::Sync => file_system != THROUGH_FUSE,
+            _ => true,
+        }
     }
 }
 

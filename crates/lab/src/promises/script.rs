@@ -67,6 +67,23 @@ impl Script {
         }
         writer.script
     }
+
+    /// Returns the operations that sync the changes of a group of steps one by one, in place of its sync(2).
+    pub fn syncs_instead(&self, sync: usize) -> Vec<Op> {
+        let mut paths: Vec<guest::Bytes> = Vec::new();
+        let group = self.steps[..sync].iter().filter(|step| step.episode == self.steps[sync].episode);
+        for step in group {
+            if let Op::Write { path, .. } | Op::Mkdir { path, .. } = &step.op {
+                let path = path.to_string();
+                for path in [&path[..], dir_of(&path)].map(guest::Bytes::from) {
+                    if !paths.contains(&path) {
+                        paths.push(path);
+                    }
+                }
+            }
+        }
+        paths.into_iter().map(|path| Op::Fsync { path, data_only: false }).collect()
+    }
 }
 
 /// Returns a path in the guest.
@@ -109,7 +126,7 @@ impl Writer {
         databases.iter().for_each(|database| database.create(self));
         self.step(Op::Sync);
         self.script.prepared = self.script.steps.len();
-        DIRS.iter().for_each(|dir| self.promise(Kind::Sync, dir, Must::Dir));
+        DIRS.iter().for_each(|dir| self.promise(Kind::Mkdir, dir, Must::Dir));
         databases.iter().for_each(|database| database.promise_current(self));
         databases
     }
@@ -349,6 +366,17 @@ mod tests {
         for kind in Kind::ALL {
             let count = script.promises.iter().filter(|promise| promise.kind == kind).count();
             assert!(count > 1, "{kind:?}: {count}");
+        }
+    }
+
+    #[test]
+    fn in_place_of_a_sync_each_change_of_its_group_is_synced() {
+        let script = Script::new(1, 0);
+        let last = script.steps.iter().rposition(|step| step.op == Op::Sync).unwrap();
+        let syncs = script.syncs_instead(last);
+        for path in ["/mnt", "/mnt/a", "/mnt/c", "/mnt/a/delete.db", "/mnt/b/wal.db"] {
+            let path = path.into();
+            assert!(syncs.contains(&Op::Fsync { path, data_only: false }), "{syncs:?}");
         }
     }
 

@@ -51,21 +51,21 @@ pub trait Subject {
     fn recover(&mut self, device: Arc<MemoryDevice>) -> Result<Aftermath, Failure>;
 }
 
-/// Runs the steps of a script. `run` executes one; `requests` counts the requests so far. Returns the number
-/// of requests before each step and at the end, and the refused episodes.
+/// Runs the steps of a script. `run` executes the step of a number; `requests` counts the requests so far.
+/// Returns the number of requests before each step and at the end, and the refused episodes.
 pub(super) fn run_steps<T>(
     script: &Script,
     target: &mut T,
     requests: impl Fn(&T) -> usize,
-    run: impl Fn(&mut T, &Op) -> Result<(), Failure>,
+    run: impl Fn(&mut T, usize) -> Result<(), Failure>,
 ) -> Result<(Vec<usize>, BTreeSet<u32>), Failure> {
     let (mut before_step, mut refused) = (Vec::new(), BTreeSet::new());
-    for step in &script.steps {
+    for (number, step) in script.steps.iter().enumerate() {
         before_step.push(requests(target));
         if refused.contains(&step.episode) {
             continue;
         }
-        match (run(target, &step.op), &step.op) {
+        match (run(target, number), &step.op) {
             (Ok(()), _) => {}
             (Err(Failure::Refused { .. }), Op::Link { .. }) => _ = refused.insert(step.episode),
             (Err(failure), _) => return Err(failure),

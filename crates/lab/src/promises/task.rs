@@ -197,14 +197,18 @@ impl Task {
 }
 
 /// Makes all cuts of a task. A file system that cannot be measured has a record with the reason. The record
-/// is written to `dir` after each script.
+/// is written to `dir` after each script, and after a stop.
 ///
 /// # Errors
 /// A stop request; the record cannot be written.
 pub fn run(task: &Task, dir: &Path, tell: &mut dyn FnMut(Progress)) -> Result<PromiseRecord, Failure> {
     let mut record = task.planned();
     match run_rounds(task, dir, &mut record, tell) {
-        Err(Failure::Stopped) => return Err(Failure::Stopped),
+        Err(Failure::Stopped) => {
+            record.failure = Some("stopped".into());
+            record.put(dir)?;
+            return Err(Failure::Stopped);
+        }
         Err(failure) => record.failure = Some(failure.to_string()),
         Ok(()) => {}
     }
