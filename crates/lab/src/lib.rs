@@ -5,6 +5,7 @@
 //! confidence interval.
 
 pub mod bench;
+pub mod bundle;
 pub mod check;
 pub mod circumstances;
 pub mod cost;

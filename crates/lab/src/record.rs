@@ -330,9 +330,10 @@ impl Records {
     }
 }
 
-/// Directories of the records and of their circumstances.
-const CELLS: &str = "cells";
-const RUNS: &str = "runs";
+/// Directory of the records.
+pub(crate) const CELLS: &str = "cells";
+/// Directory of their circumstances.
+pub(crate) const RUNS: &str = "runs";
 
 /// Writes a value atomically: under a temporary name, which is then replaced.
 fn write_json(dir: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {

@@ -123,3 +123,43 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
         }
     }
 }
+
+/// Filters and compares a page of a thousand cells by a script in a copy of it.
+#[test]
+fn a_thousand_cells_are_filtered_and_compared_without_messages() {
+    const PROBE: &str = "<script>const told = [];
+        const choose = (id, value) => { byId(id).value = value; draw(); told.push(byId('count').textContent); };
+        choose('card', 'card 7'); choose('system', 'flashkit (mode=lfs)'); choose('card', '');
+        choose('first', 'flashkit'); choose('second', 'flashkit (mode=lfs)');
+        told.push(byId('rows').rows[0].cells[5].textContent);
+        document.title = told.join('|') + '|' + byId('multiples').children.length;</script>";
+    let Some(browser) = browser() else {
+        eprintln!("skipped: no browser without a window; scripts/setup installs one on Debian");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let cells =
+        Plan::cells_without_guest(&[Experiment::Mount], &[FileSystem::new(OURS)], &[Preset::Desktop], &[]);
+    let plan = Plan::of(cells, Scale::of_file(1 << 20), dir.to_owned());
+    let record = run_cell(&plan, &plan.cells[0], &Stop::default()).unwrap().unwrap();
+    let mut records = Vec::new();
+    for card in 0..500 {
+        for (mount, factor) in [("", 1.0), ("mode=lfs", 0.5)] {
+            let mut one = record.clone();
+            one.cell.card = Some(format!("card {card}"));
+            one.cell.file_system = FileSystem::new(OURS).mounted(mount);
+            one.phases.iter_mut().for_each(|phase| phase.value *= factor);
+            records.push(one);
+        }
+    }
+    let page = report::board(&records, &|name| name.to_owned());
+    fs::write(dir.join("page.html"), page + PROBE).unwrap();
+    let dom = open(browser, dir, &["--dump-dom".into()]);
+    let dom = String::from_utf8_lossy(&dom.stdout).into_owned();
+    let title = "4 of 2000 figures; 2 cells|2 of 2000 figures; 1 cells|1000 of 2000 figures; 500 cells|\
+                 1000 of 2000 figures; 500 cells|1000 of 2000 figures; 500 cells|2|24";
+    assert!(dom.contains(&format!("<title>{title}</title>")), "{}", &dom[..400]);
+    let net = fs::read_to_string(dir.join("net.json")).unwrap();
+    assert!(!net.contains("\"url\":\"http"), "something was fetched");
+}

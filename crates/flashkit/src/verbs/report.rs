@@ -7,7 +7,9 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 use lab::{
+    bundle::Bundle,
     circumstances::Circumstances,
+    matrix::Matrix,
     record::{Record, Records},
     report,
 };
@@ -20,6 +22,8 @@ use crate::{notice::notice, render};
   flashkit report study
   flashkit report node1 node2 node3 --html page.html
   flashkit report study --csv > figures.csv
+  flashkit report study --cells page.html
+  flashkit report study --bundle study.tar.zst --matrix matrix.toml
   flashkit report before --compare after")]
 pub struct Args {
     /// Directories of studies, whose records are gathered.
@@ -34,6 +38,16 @@ pub struct Args {
     /// Write a self-contained page with tables and charts.
     #[arg(long, value_name = "FILE", conflicts_with = "compare")]
     html: Option<PathBuf>,
+    /// Write a self-contained page for many cells, with filters, sorting, small charts, and two file systems side by
+    /// side.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["html", "compare"])]
+    cells: Option<PathBuf>,
+    /// Write all records in one file, with the cards' profiles, checksums and the command that repeats the study.
+    #[arg(long, value_name = "FILE.tar.zst", conflicts_with_all = ["html", "cells", "csv", "json", "compare"])]
+    bundle: Option<PathBuf>,
+    /// The matrix of the records, for the bundle; without it, `study --from` cannot repeat the study.
+    #[arg(long, value_name = "FILE", requires = "bundle")]
+    matrix: Option<PathBuf>,
     /// Print all records as JSON.
     #[arg(long, conflicts_with = "compare")]
     json: bool,
@@ -49,8 +63,21 @@ pub fn run(args: &Args) -> Result<()> {
             false => changes.iter().try_for_each(|change| writeln!(out, "{change}")),
         });
     }
+    if let Some(file) = &args.bundle {
+        let matrix = args.matrix.as_ref().map(|file| Matrix::read(file)).transpose()?;
+        let bundle = Bundle::of(&args.studies, &records, matrix.as_ref())?;
+        let name = || file.display().to_string();
+        return bundle.write(std::fs::File::create(file).with_context(name)?).with_context(name);
+    }
+    if let Some(file) = &args.cells {
+        return write_gathered(&records, &places, file, &|records, address| {
+            Ok(report::board(records, address))
+        });
+    }
     if let Some(file) = &args.html {
-        return write_gathered(&records, &places, file);
+        return write_gathered(&records, &places, file, &|records, address| {
+            report::html_at(records, address).map_err(|error| anyhow!("cannot make the page: {error}"))
+        });
     }
     if args.csv {
         return render::text(|out| write!(out, "{}", report::csv(&records)));
@@ -88,14 +115,15 @@ fn gathered(studies: &[PathBuf]) -> Result<(Vec<Record>, Places<'_>)> {
     Ok((all, places))
 }
 
-/// Writes the page of records of several studies.
-fn write_gathered(records: &[Record], places: &Places<'_>, file: &Path) -> Result<()> {
+/// Function that renders a page.
+type Page<'a> = &'a dyn Fn(&[Record], report::Address<'_>) -> Result<String>;
+
+/// Writes a page of records of several studies.
+fn write_gathered(records: &[Record], places: &Places<'_>, file: &Path, page: Page<'_>) -> Result<()> {
     let bases: BTreeMap<&String, String> =
         places.iter().map(|(name, (_, study))| Ok((name, base(study, file)?))).collect::<Result<_>>()?;
     let address = |name: &str| format!("{}{name}", bases.get(&name.to_owned()).map_or("", String::as_str));
-    let page =
-        report::html_at(records, &address).map_err(|error| anyhow!("cannot make the page: {error}"))?;
-    std::fs::write(file, page).with_context(|| file.display().to_string())
+    std::fs::write(file, page(records, &address)?).with_context(|| file.display().to_string())
 }
 
 /// Returns a record without its circumstances.

@@ -1,5 +1,6 @@
 //! `study`: the experiments on every file system, on one modelled card.
 
+mod again;
 mod single;
 
 use std::{
@@ -76,6 +77,9 @@ pub struct Args {
     /// format is in docs/SCALE.md.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["experiments", "file_systems", "presets", "cards", "full", "size", "fsync_size", "writes", "dirty", "card_size", "age", "seed"])]
     matrix: Option<PathBuf>,
+    /// Repeat the study of a bundle that `report --bundle` wrote, and print where the new records differ.
+    #[arg(long, value_name = "BUNDLE", conflicts_with_all = ["matrix", "cell", "list", "experiments", "file_systems", "presets", "cards", "full", "size", "fsync_size", "writes", "dirty", "card_size", "age", "seed"])]
+    from: Option<PathBuf>,
     /// Run only the cell of this name, as --list prints it, and write only its files. The exit code is 0 once its
     /// record exists, and 75 if another attempt may succeed.
     #[arg(long, value_name = "CELL")]
@@ -116,7 +120,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Run this fio job file in the guest instead, on a new volume of each of the kernel's file systems.
-    #[arg(long, value_name = "JOB", conflicts_with_all = ["experiments", "cell", "list", "full", "matrix"])]
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["experiments", "cell", "list", "full", "matrix", "from"])]
     fio: Option<PathBuf>,
     #[command(flatten)]
     power_cuts: Cuts,
@@ -157,7 +161,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.json && !args.list {
         bail!("--json needs --list, or -e 9");
     }
-    let matrix = args.matrix.as_ref().map(|file| Matrix::read(file)).transpose()?;
+    let unpacked = args.from.as_ref().map(|_| tempfile::tempdir()).transpose()?;
+    let matrix = match (&args.from, &unpacked) {
+        (Some(file), Some(dir)) => Some(again::unpack(file, dir.path())?),
+        _ => args.matrix.as_ref().map(|file| Matrix::read(file)).transpose()?,
+    };
     let plan = match &matrix {
         Some(matrix) => args.plan_of(matrix, programs.clone())?,
         None => args.plan(programs.clone())?,
@@ -191,6 +199,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     std::fs::write(args.output.join("figures.csv"), report::csv(&all)).with_context(keep)?;
     std::fs::write(args.output.join("wear.csv"), report::wear_csv(&all)).with_context(keep)?;
     notice!("{}: tables and charts of all its results", page.display());
+    if let Some(bundle) = unpacked.filter(|_| outcome.stopped == 0) {
+        again::compare(&plan, bundle.path(), &records)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     // Printed last, because standard output may already be closed.
     render::text(|out| write!(out, "{}", report::text(&report::sheets(&of_plan))))?;
     summary(args, &plan, outcome)

@@ -62,6 +62,8 @@ fn cells_one_by_one_leave_the_records_of_a_whole_study_and_nothing_else() {
     let name = format!("cells/{first}.json");
     fs::rename(dir.join("single").join(&name), dir.join("part").join(&name)).unwrap();
     assert_eq!(ok(dir, &["report", "single", "part", "--csv"]), ok(dir, &["report", "whole", "--csv"]));
+    ok(dir, &["report", "single", "part", "--cells", "cells.html"]);
+    assert!(fs::read_to_string(dir.join("cells.html")).unwrap().contains("card+survey-a1"));
     ok(dir, &["report", "single", "part", "--html", "page.html"]);
     assert!(
         fs::read_to_string(dir.join("page.html")).unwrap().contains(&format!("part&#x2f;cells&#x2f;{first}"))
@@ -137,4 +139,29 @@ fn a_users_workload_is_measured_and_checked() {
         assert!(phase["totals"]["written_bytes"].as_u64().unwrap() >= written, "{record}");
         assert!(record["cell"]["point"]["workload"]["sha256"].is_string());
     }
+}
+
+#[test]
+fn a_bundle_is_repeated_and_differences_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::write(dir.join("m.toml"), MATRIX.replace("\"mount\", ", "")).unwrap();
+    ok(dir, &["study", "--matrix", "m.toml", "-o", "s", "-j", "2"]);
+    ok(dir, &["report", "s", "--bundle", "b.tar.zst", "--matrix", "m.toml"]);
+    let told = ok(dir, &["study", "--from", "b.tar.zst", "-o", "again", "-j", "2"]);
+    assert_eq!(told, "2 cells equal, 0 different\n");
+
+    let changed = fs::read_dir(dir.join("s/cells")).unwrap().next().unwrap().unwrap().path();
+    let record = fs::read_to_string(&changed).unwrap();
+    let value = record.lines().find(|line| line.contains("\"value\":")).unwrap();
+    fs::write(&changed, record.replacen(value, "\"value\": 1.5,", 1)).unwrap();
+    ok(dir, &["report", "s", "--bundle", "b.tar.zst", "--matrix", "m.toml"]);
+    let run = flashkit(dir, &["study", "--from", "b.tar.zst", "-o", "again", "-j", "2"]);
+    let told = String::from_utf8(run.stdout).unwrap();
+    assert!(told.contains(": differs") && told.ends_with("1 cell equal, 1 different\n"), "{told}");
+    assert_eq!(run.status.code(), Some(1));
+
+    ok(dir, &["report", "s", "--bundle", "bare.tar.zst"]);
+    assert!(fails(dir, &["study", "--from", "bare.tar.zst"]).contains("contains no matrix"));
+    assert!(fails(dir, &["study", "--from", "m.toml"]).contains("m.toml"));
 }

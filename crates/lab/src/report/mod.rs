@@ -1,5 +1,6 @@
 //! Reports: records are grouped into sheets of figures, which are rendered as text, CSV or an HTML page.
 
+mod board;
 mod chart;
 mod compare;
 mod csv;
@@ -12,6 +13,7 @@ mod verdict;
 
 use std::collections::BTreeMap;
 
+pub use board::board;
 pub use compare::{Change, compare};
 pub use csv::{csv, wear_csv};
 pub use html::{Address, html, html_at};

@@ -1,0 +1,236 @@
+//! Bundles: a study in one file, for others to read and to repeat.
+//!
+//! *Invariant*: the same study gives the same bytes; unpacking writes only below its directory, and only files whose
+//! checksums are right.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Read, Write},
+    path::{Component, Path, PathBuf},
+};
+
+use crate::{
+    matrix::Matrix,
+    record::{CELLS, RUNS, Record, digest},
+};
+
+/// Name of the file with the checksums, in the form of sha256sum(1).
+const SUMS: &str = "SHA256SUMS";
+/// Directory of the matrix and its inputs.
+const MATRIX: &str = "matrix";
+/// File with the name of the matrix.
+const MATRIX_NAME: &str = "matrix.name";
+/// Maximum size of an unpacked bundle, in bytes.
+const BYTES_MAX: u64 = 8 << 30;
+/// Compression level of zstd.
+const LEVEL: i32 = 9;
+
+/// The files of a bundle by their paths.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Bundle {
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+impl Bundle {
+    /// Gathers the files of studies: records with their circumstances, the cards' profiles, the matrix with the
+    /// files that it names, and a page that says how to repeat the study.
+    ///
+    /// # Errors
+    /// A file cannot be read, or a file of the matrix is not below the matrix's directory.
+    pub fn of(studies: &[PathBuf], records: &[Record], matrix: Option<&Matrix>) -> io::Result<Bundle> {
+        let mut files = BTreeMap::new();
+        for study in studies {
+            for dir in [CELLS, RUNS] {
+                let Ok(entries) = fs::read_dir(study.join(dir)) else { continue };
+                for entry in entries {
+                    let path = entry?.path();
+                    if path.extension().is_some_and(|end| end == "json") {
+                        let name = path.file_name().unwrap_or_default().to_string_lossy();
+                        files.insert(format!("{dir}/{name}"), fs::read(&path)?);
+                    }
+                }
+            }
+        }
+        for card in records.iter().filter_map(|record| record.card.as_ref()) {
+            files.insert(format!("profiles/{}.toml", card.name), card.to_toml().into_bytes());
+        }
+        if let Some(matrix) = matrix {
+            let base = matrix.file.parent().unwrap_or(Path::new(""));
+            for input in &matrix.inputs {
+                let name = input.strip_prefix(base).ok().and_then(plain).ok_or_else(|| {
+                    let what = format!("{}: is not below the directory of the matrix", input.display());
+                    io::Error::new(io::ErrorKind::InvalidInput, what)
+                })?;
+                files.insert(format!("{MATRIX}/{name}"), fs::read(input)?);
+            }
+            let name = matrix.file.file_name().unwrap_or_default().to_string_lossy();
+            files.insert(MATRIX_NAME.into(), name.into_owned().into_bytes());
+        }
+        files.insert("README.md".into(), page(records, matrix).into_bytes());
+        let mut sums = String::new();
+        for (name, bytes) in &files {
+            sums += &format!("{}  {name}\n", digest(&bytes[..])?);
+        }
+        files.insert(SUMS.into(), sums.into_bytes());
+        Ok(Bundle { files })
+    }
+
+    /// Writes the bundle as a tar archive, compressed by zstd.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, out: impl Write) -> io::Result<()> {
+        let mut archive = tar::Builder::new(zstd::Encoder::new(out, LEVEL)?);
+        for (name, bytes) in &self.files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            header.set_mode(0o644);
+            header.set_mtime(0);
+            archive.append_data(&mut header, format!("study/{name}"), &bytes[..])?;
+        }
+        archive.into_inner()?.finish()?.flush()
+    }
+
+    /// Reads a bundle, and compares its checksums.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] if it is no bundle, or a checksum is wrong.
+    pub fn read(input: impl Read) -> io::Result<Bundle> {
+        let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+        let limited = zstd::Decoder::new(input)?.take(BYTES_MAX);
+        let mut files = BTreeMap::new();
+        for entry in tar::Archive::new(limited).entries()? {
+            let mut entry = entry?;
+            let path = entry.path()?.into_owned();
+            let name = path.strip_prefix("study").ok().and_then(plain);
+            let (Some(name), true) = (name, entry.header().entry_type().is_file()) else {
+                return Err(invalid(format!("{}: is no file of a bundle", path.display())));
+            };
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes)?;
+            files.insert(name, bytes);
+        }
+        let sums = files.remove(SUMS).ok_or_else(|| invalid(format!("contains no {SUMS}")))?;
+        let sums = String::from_utf8_lossy(&sums).into_owned();
+        let wanted: BTreeMap<&str, &str> =
+            sums.lines().filter_map(|line| line.split_once("  ")).map(|(sum, name)| (name, sum)).collect();
+        for (name, bytes) in &files {
+            if wanted.get(name.as_str()) != Some(&digest(&bytes[..])?.as_str()) {
+                return Err(invalid(format!("{name}: its checksum differs from that in {SUMS}")));
+            }
+        }
+        if let Some(missing) = wanted.keys().find(|name| !files.contains_key(**name)) {
+            return Err(invalid(format!("{missing}: is in {SUMS}, and not in the bundle")));
+        }
+        files.insert(SUMS.into(), sums.into_bytes());
+        Ok(Bundle { files })
+    }
+
+    /// Writes all files below a directory. Returns the path of the matrix, if there is one.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn unpack(&self, dir: &Path) -> io::Result<Option<PathBuf>> {
+        for (name, bytes) in &self.files {
+            let path = dir.join(name);
+            fs::create_dir_all(path.parent().unwrap_or(dir))?;
+            fs::write(path, bytes)?;
+        }
+        let name = self.files.get(MATRIX_NAME).map(|name| String::from_utf8_lossy(name).into_owned());
+        Ok(name.and_then(|name| plain(Path::new(&name))).map(|name| dir.join(MATRIX).join(name)))
+    }
+}
+
+/// Returns a relative path of plain names, joined by slashes; `None` for any other path.
+fn plain(path: &Path) -> Option<String> {
+    let name = |part: Component<'_>| match part {
+        Component::Normal(name) => name.to_str().map(str::to_owned),
+        _ => None,
+    };
+    let names: Option<Vec<String>> = path.components().map(name).collect();
+    names.filter(|names| !names.is_empty()).map(|names| names.join("/"))
+}
+
+/// Returns the text of the page: content, versions, and the command that repeats the study.
+fn page(records: &[Record], matrix: Option<&Matrix>) -> String {
+    let mut versions: Vec<String> = Vec::new();
+    let mut commands: Vec<String> = Vec::new();
+    for record in records {
+        let of = &record.versions;
+        let kernel = of.guest_kernel.as_ref().map(|kernel| format!(", {kernel}")).unwrap_or_default();
+        versions.push(format!("- flashkit {} (SHA-256 {}){kernel}\n", of.flashkit, of.build));
+        commands.extend(record.made.as_ref().map(|made| format!("    {}\n", made.by)));
+    }
+    for list in [&mut versions, &mut commands] {
+        list.sort();
+        list.dedup();
+    }
+    let repeat = match matrix {
+        Some(_) => "    flashkit study --from BUNDLE -o again\n\nThis says where the new records differ.\n"
+            .to_owned(),
+        None => format!("The records were made by\n\n{}", commands.concat()),
+    };
+    format!(
+        "# A study of {} cells\n\n`cells/` has the records, `runs/` the date, machine and costs of each, `profiles/` the cards, \
+         `matrix/` the matrix and its inputs. `sha256sum -c {SUMS}` checks all files; `flashkit report DIR` prints the \
+         tables.\n\n## Versions\n\n{}\n## Repetition\n\n{repeat}",
+        records.len(),
+        versions.concat(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{experiment::Experiment, record::Records, record::tests::record};
+
+    fn bundle(dir: &Path) -> Bundle {
+        let one = record(Experiment::Mount, "f2fs", &[1.0, 2.0]);
+        Records::open(dir).unwrap().put(&one).unwrap();
+        fs::create_dir_all(dir.join("m")).unwrap();
+        let file = dir.join("m/m.toml");
+        fs::write(&file, "[[file_systems]]\nkind = \"flashkit\"\n").unwrap();
+        let matrix = Matrix::read(&file).unwrap();
+        Bundle::of(&[dir.to_owned()], &[one], Some(&matrix)).unwrap()
+    }
+
+    #[test]
+    fn a_bundle_comes_back_whole_and_always_has_the_same_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let bundle = bundle(dir.path());
+        let bytes = || {
+            let mut bytes = Vec::new();
+            bundle.write(&mut bytes).unwrap();
+            bytes
+        };
+        assert_eq!(bytes(), bytes());
+        assert_eq!(Bundle::read(&bytes()[..]).unwrap(), bundle);
+        let out = dir.path().join("out");
+        let matrix = bundle.unpack(&out).unwrap().unwrap();
+        assert_eq!(matrix, out.join("matrix/m.toml"));
+        assert!(Matrix::read(&matrix).is_ok() && out.join("cells/mount.f2fs.desktop.json").is_file());
+        assert!(fs::read_to_string(out.join("README.md")).unwrap().contains("--from BUNDLE"));
+    }
+
+    #[test]
+    fn a_changed_or_hostile_bundle_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = bundle(dir.path());
+        let refused = |change: &dyn Fn(&mut Bundle)| {
+            let mut changed = whole.clone();
+            change(&mut changed);
+            let mut bytes = Vec::new();
+            changed.write(&mut bytes).unwrap();
+            Bundle::read(&bytes[..]).unwrap_err().to_string()
+        };
+        let name = "cells/mount.f2fs.desktop.json";
+        assert!(refused(&|it| it.files.get_mut(name).unwrap()[0] ^= 1).contains("checksum"));
+        assert!(refused(&|it| drop(it.files.remove(name))).contains("and not in the bundle"));
+        assert!(refused(&|it| drop(it.files.remove(SUMS))).contains("contains no SHA256SUMS"));
+        assert!(refused(&|it| drop(it.files.insert("more".into(), Vec::new()))).contains("checksum"));
+        assert_eq!(plain(Path::new("../a")), None);
+        assert_eq!(plain(Path::new("/a")), None);
+        assert!(Bundle::read(&b"nonsense"[..]).is_err());
+    }
+}
