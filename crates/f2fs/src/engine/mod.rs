@@ -27,6 +27,7 @@ mod reopen;
 mod space;
 mod transaction;
 mod trim;
+mod verity_api;
 mod victim;
 mod write_back;
 

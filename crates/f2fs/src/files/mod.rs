@@ -15,6 +15,7 @@ mod ranges;
 mod read;
 mod recovery;
 mod size;
+mod verity;
 mod write;
 mod write_back;
 mod write_through;
@@ -35,6 +36,7 @@ pub(crate) use write::{pieces, write_pieces};
 use encryption::Ciphers;
 pub(crate) use pages::Page;
 use pages::Pages;
+use verity::CheckedBlocks;
 
 use crate::{
     disk::{Disk, Geometry, Options},
@@ -53,11 +55,19 @@ pub(crate) struct Files {
     /// Files that were fsynced: blocks of them that are overwritten are likely to be overwritten again.
     synced: FxHashSet<Ino>,
     ciphers: Ciphers,
+    /// Checked blocks of the trees of sealed files.
+    checked: CheckedBlocks,
 }
 
 impl Files {
     pub(crate) fn new(nodes: Nodes) -> Files {
-        Files { nodes, pages: Pages::default(), synced: FxHashSet::default(), ciphers: Ciphers::default() }
+        Files {
+            nodes,
+            pages: Pages::default(),
+            synced: FxHashSet::default(),
+            ciphers: Ciphers::default(),
+            checked: CheckedBlocks::default(),
+        }
     }
 
     fn disk(&self) -> &Disk {

@@ -87,7 +87,13 @@ impl Deref for FileBlock<'_> {
 impl Files {
     /// Reads from a regular file, at most up to its end, and returns the number of bytes.
     pub(crate) fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.read_content(&*self.regular(ino)?, offset, buf)
+        let inode = self.regular(ino)?;
+        if !inode.has_advise(advise::VERITY) {
+            return self.read_content(&inode, offset, buf);
+        }
+        let length = length_inside(&inode, offset, buf);
+        self.read_checked(&inode, offset, &mut buf[..length])?;
+        Ok(length)
     }
 
     /// Like [`read`](Self::read), but returns the encrypted bytes of an encrypted file. A compressed cluster of it has its
@@ -166,7 +172,9 @@ impl Files {
         let end = inode.head().size.get().min(offset.saturating_add(length));
         let log = self.disk().superblock().block_size.log();
         let changed = || !self.pages.blocks_of(ino, offset >> log, end.div_ceil(1 << log)).is_empty();
-        if inode.has_advise(advise::ENCRYPT) || !self.pages.is_empty() && changed() {
+        // What is decrypted or checked has to pass through here.
+        let is_plain = !inode.has_advise(advise::ENCRYPT) && !inode.has_advise(advise::VERITY);
+        if !is_plain || !self.pages.is_empty() && changed() {
             return Ok(None);
         }
         let mut ranges: Vec<Range<u64>> = Vec::new();

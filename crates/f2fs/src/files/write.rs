@@ -97,7 +97,13 @@ impl Files {
         self.grow(ino, end)
     }
 
-    fn write_blocks(&mut self, ino: Ino, offset: u64, data: &[u8], kind: SegmentType) -> Result<()> {
+    pub(super) fn write_blocks(
+        &mut self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        kind: SegmentType,
+    ) -> Result<()> {
         let size = self.geometry().block_size;
         let mut at = offset;
         let mut rest = data;

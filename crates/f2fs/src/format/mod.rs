@@ -37,6 +37,7 @@ pub mod sit;
 pub mod summary;
 pub mod superblock;
 mod table_copy;
+pub mod verity;
 pub mod xattr;
 mod zstd;
 

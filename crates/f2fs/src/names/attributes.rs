@@ -6,8 +6,9 @@ use crate::{
     files::Storage,
     format::{
         acl::Acl,
-        inode::flag,
+        inode::{advise, flag},
         node::{NodeBlock, XATTR_NODE_OFFSET},
+        verity::{self, Location},
         xattr::{self, Entry, index},
     },
     units::{Ino, Nid, Time},
@@ -163,6 +164,16 @@ impl Names {
             Some(stream) => self.store_xattrs(ino, &stream),
             None => Ok(()),
         }
+    }
+
+    /// Records that a file is sealed, and the place of its verity descriptor.
+    pub(crate) fn store_verity(&mut self, ino: Ino, place: &Location) -> Result<()> {
+        self.change_xattr(ino, index::VERITY, verity::ATTRIBUTE, Some(&place.to_bytes()), XattrMode::Set)?;
+        // Recovery would bring the file back without its tree.
+        self.nodes_mut().since_checkpoint_mut().note_renamed([ino]);
+        let head = self.nodes_mut().inode_mut(ino)?.head_mut();
+        head.advise = head.advise & !advise::KEEP_SIZE | advise::VERITY;
+        Ok(())
     }
 
     /// Returns the stream of all attributes after one is set or removed, or `None` if nothing changes. Fails
