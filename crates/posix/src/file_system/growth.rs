@@ -153,7 +153,7 @@ mod tests {
         file.as_file().set_len(128 * MIB).unwrap();
         ask(&fs, 0, 128 * MIB).unwrap();
         let new = create(&fs, b"new");
-        fs.write(ROOT_USER, new, 0, &vec![1; 80 << 20], WriteMode::default()).unwrap();
+        fs.write(ROOT_USER, new, 0, &vec![1; 60 << 20], WriteMode::default()).unwrap();
         fs.unmount().unwrap();
         drop((fs, device));
         assert_eq!(length(), 128 * MIB);
@@ -164,7 +164,7 @@ mod tests {
         let volume = volume.unwrap();
         assert_eq!(volume.superblock().volume_bytes(), 128 * MIB);
         let new = volume.lookup(volume.superblock().root_ino, b"new").unwrap();
-        assert_eq!(volume.stat(new).unwrap().size, 80 << 20);
+        assert_eq!(volume.stat(new).unwrap().size, 60 << 20);
     }
 
     #[test]
