@@ -272,3 +272,51 @@ fn requests_to_a_card_are_recorded_and_replayed() {
             .contains("plan.toml: the trace has no requests")
     );
 }
+
+#[test]
+fn a_profile_is_fitted_to_measured_rates_and_compared_with_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let logs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/reference/cards-measured.txt");
+    assert!(fails(dir, &["card", "fit", logs]).contains("--only"), "several cards");
+    let fit =
+        ["card", "fit", logs, "--only", "result_28", "--hold-out", "50%", "--seed", "3", "-o", "a.toml"];
+    let said = ok(dir, &fit);
+    for part in
+        ["70 rows fitted", "held out, seed 3", "limit of open units", "not determined", "times of reads"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let report: serde_json::Value =
+        serde_json::from_str(&ok(dir, &[&fit[..], &["--json"]].concat())).unwrap();
+    assert_eq!(report["trials"][0]["rows"].as_array().unwrap().len(), 35);
+    let compare = ["card", "compare", "a.toml", logs, "--only", "result_28"];
+    assert!(ok(dir, &compare).contains("70 rows"));
+    let found: serde_json::Value =
+        serde_json::from_str(&ok(dir, &[&compare[..], &["--json"]].concat())).unwrap();
+    assert!(found["share_within_20_percent"].as_f64().unwrap() > 0.9, "{}", found["median_error"]);
+    // The profile is a card like any other.
+    ok(dir, &["card", "new", "sd.card", "--profile", "a.toml", "--size", "512M", "--preconditioned"]);
+    assert!(ok(dir, &["card", "stats", "sd.card"]).contains("blocks free"));
+}
+
+#[test]
+fn rows_that_do_not_determine_a_figure_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let rows =
+        "op,order,size,rate\nread,seq,512K,43.9MB/s\nwrite,seq,512K,21.3MB/s\nread,random,4K,10.8MB/s\n";
+    fs::write(dir.join("pi.csv"), rows).unwrap();
+    let said = ok(dir, &["card", "fit", "pi.csv", "-o", "pi.toml"]);
+    assert!(
+        said.contains("writes at random: no row has any, and other rates do not determine them"),
+        "{said}"
+    );
+    assert!(said.contains("no row writes several units in turn"), "{said}");
+    let said = ok(dir, &["card", "fit", "pi.csv", "--size", "32GB", "-o", "pi.toml"]);
+    assert!(said.contains("predicted from the random reads and the size"), "{said}");
+    assert!(ok(dir, &["card", "compare", "pi.toml", "pi.csv"]).contains("100 % within 20 %"));
+    fs::write(dir.join("bad.csv"), rows.replace("21.3MB/s", "fast")).unwrap();
+    assert!(fails(dir, &["card", "fit", "bad.csv"]).contains("bad.csv:3: \"fast\" is no rate"));
+    assert!(fails(dir, &["card", "fit", "pi.csv", "--hold-out", "2"]).contains("too few"));
+}
