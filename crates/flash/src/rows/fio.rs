@@ -31,7 +31,7 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Measured, LineError> {
         };
         let count = |name: &str| option(name).and_then(|text| text.parse::<u32>().ok()).unwrap_or(1);
         let grouped = option("group_reporting").is_some_and(|it| it != "0");
-        let depth = count("iodepth") * if grouped { count("numjobs") } else { 1 };
+        let depth = count("iodepth").saturating_mul(if grouped { count("numjobs") } else { 1 });
         for (direction, op, place) in [("read", Operation::Read, 0), ("write", Operation::Write, 1)] {
             let Some(figures) = job.get(direction) else { continue };
             let figure = |name: &str| figures.get(name).and_then(Value::as_f64).unwrap_or(0.0);
