@@ -13,6 +13,8 @@ use image::Source;
 use crate::{host, target};
 
 /// The driver of a mount.
+// Nothing is mounted on other systems.
+#[cfg_attr(not(unix), allow(dead_code))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driver {
     /// `flashkit mount`.

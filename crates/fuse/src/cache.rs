@@ -174,7 +174,7 @@ impl KernelCache {
         let free = self.fs.space().map_or(u64::MAX, |(space, block_bytes)| {
             space.free_blocks.saturating_mul(block_bytes.into()).saturating_sub(bytes)
         });
-        let state = self.margin.judge(free, |max_age| self.dirty_pages.bytes(max_age));
+        let state = self.margin.judge(free, |max_age| self.dirty_pages.amounts(max_age));
         if matches!(state, FreeSpace::Enough { .. }) {
             self.dirty_files.stop();
         }

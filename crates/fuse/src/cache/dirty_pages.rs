@@ -9,6 +9,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Amounts of dirty data in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Amounts {
+    /// Bytes that are probably ours. They are more if other file systems have written back since the report before.
+    pub probably_ours: u64,
+    /// Bytes of all file systems.
+    pub of_all: u64,
+}
+
 /// Our share of the dirty data.
 #[derive(Default)]
 pub struct DirtyPages(Mutex<Known>);
@@ -22,13 +31,13 @@ struct Known {
 }
 
 impl DirtyPages {
-    /// Returns the number of dirty bytes that may be ours, by a report of the kernel that is at most `max_age` old.
-    pub fn bytes(&self, max_age: Duration) -> u64 {
+    /// Returns the amounts by a report of the kernel that is at most `max_age` old.
+    pub fn amounts(&self, max_age: Duration) -> Amounts {
         let mut known = self.0.lock().expect("no code panics while it holds this lock");
         if known.last.is_none_or(|(at, _)| at.elapsed() >= max_age) {
             known.record(in_kernel());
         }
-        known.ours()
+        known.amounts()
     }
 
     /// Notes that all of our dirty data has been written back.
@@ -45,8 +54,9 @@ impl Known {
         self.of_others = self.of_others.min(bytes);
     }
 
-    fn ours(&self) -> u64 {
-        self.last.map_or(0, |(_, bytes)| bytes - self.of_others)
+    fn amounts(&self) -> Amounts {
+        let of_all = self.last.map_or(0, |(_, bytes)| bytes);
+        Amounts { probably_ours: of_all - self.of_others.min(of_all), of_all }
     }
 }
 
@@ -72,15 +82,15 @@ mod tests {
     fn dirty_data_of_other_file_systems_does_not_count() {
         let mut known = Known::default();
         known.record(100);
-        assert_eq!(known.ours(), 100, "nobody knows");
+        assert_eq!(known.amounts().probably_ours, 100, "nobody knows");
         known.of_others = u64::MAX;
         known.record(70);
-        assert_eq!(known.ours(), 0);
+        assert_eq!(known.amounts(), Amounts { probably_ours: 0, of_all: 70 });
         known.record(90);
-        assert_eq!(known.ours(), 20);
+        assert_eq!(known.amounts().probably_ours, 20);
         known.record(50);
         known.record(80);
-        assert_eq!(known.ours(), 30, "others have written");
+        assert_eq!(known.amounts().probably_ours, 30, "others have written");
     }
 
     #[test]

@@ -7,6 +7,8 @@
 
 use std::{thread, time::Duration};
 
+use super::dirty_pages::Amounts;
+
 /// Longest validity of the attributes of a file that is being written. Asking before each of many small writes
 /// would cost more than the writes.
 const VALIDITY_MAX: Duration = Duration::from_millis(10);
@@ -20,7 +22,8 @@ const LARGE_WRITE_BYTES: u64 = 8 << 20;
 /// Bytes of dirty pages that the report of the kernel can lack for each processor, and a reserve: each processor
 /// keeps the count of up to 125 pages to itself (`calculate_normal_threshold` of Linux's mm/vmstat.c).
 const UNREPORTED_BYTES: u64 = 1 << 20;
-/// The margin of a machine with many processors.
+/// The margin of a machine with many processors, and that of an estimate. It is more than the kernel accepts until
+/// the attributes expire.
 const MARGIN_BYTES_MAX: u64 = 64 << 20;
 
 /// The state of the free space, besides dirty pages in the kernel.
@@ -52,11 +55,17 @@ impl Margin {
         Margin { bytes: LARGE_WRITE_BYTES.saturating_add(unreported).min(MARGIN_BYTES_MAX) }
     }
 
-    /// Judges `free` bytes of space. `dirty` returns the bytes of dirty pages in the kernel, by a report that is
-    /// at most as old as its argument.
-    pub fn judge(self, free: u64, dirty: impl Fn(Duration) -> u64) -> FreeSpace {
+    /// Judges `free` bytes of space. `dirty` returns the dirty pages in the kernel, by a report that is at most as old
+    /// as its argument.
+    ///
+    /// The share of this mount in them is an estimate, which suffices only where the largest margin is free. Below it,
+    /// the dirty pages of all file systems count as ours.
+    pub fn judge(self, free: u64, dirty: impl Fn(Duration) -> Amounts) -> FreeSpace {
+        if free.saturating_sub(dirty(REPORT_AGE_MAX).probably_ours) >= MARGIN_BYTES_MAX {
+            return FreeSpace::Enough { ask_again_after: VALIDITY_MAX };
+        }
         let time_to_fill = |report_age| {
-            let left = free.saturating_sub(dirty(report_age)).saturating_sub(self.bytes);
+            let left = free.saturating_sub(dirty(report_age).of_all).saturating_sub(self.bytes);
             Duration::from_micros(left / ACCEPTED_BYTES_IN_US)
         };
         let mut time = time_to_fill(REPORT_AGE_MAX);
@@ -78,8 +87,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn judge(free: u64, dirty: u64) -> FreeSpace {
-        Margin::for_processors(2).judge(free, |_| dirty)
+    fn dirty(bytes: u64) -> Amounts {
+        Amounts { probably_ours: bytes, of_all: bytes }
+    }
+
+    fn judge(free: u64, bytes: u64) -> FreeSpace {
+        Margin::for_processors(2).judge(free, |_| dirty(bytes))
     }
 
     #[test]
@@ -88,7 +101,8 @@ mod tests {
             for dirty in (0..100).map(|n| n * MIB) {
                 if let FreeSpace::Enough { ask_again_after } = judge(free, dirty) {
                     let accepted = ask_again_after.as_micros() as u64 * ACCEPTED_BYTES_IN_US;
-                    assert!(dirty + accepted + 10 * MIB <= free, "{free} {dirty} {ask_again_after:?}");
+                    let margin = if free - dirty >= MARGIN_BYTES_MAX { 0 } else { 10 * MIB };
+                    assert!(dirty + accepted + margin <= free, "{free} {dirty} {ask_again_after:?}");
                 }
             }
         }
@@ -113,15 +127,25 @@ mod tests {
         let ages = std::cell::RefCell::new(Vec::new());
         let dirty = |age| {
             ages.borrow_mut().push(age);
-            0
+            dirty(0)
         };
         Margin::for_processors(2).judge(13 * MIB, dirty);
-        assert_eq!(*ages.borrow(), [REPORT_AGE_MAX, Duration::from_micros(3 * 256) / 3]);
+        let young = Duration::from_micros(3 * 256) / 3;
+        assert_eq!(*ages.borrow(), [REPORT_AGE_MAX, REPORT_AGE_MAX, young]);
+    }
+
+    #[test]
+    fn dirty_pages_of_others_are_taken_for_ours_only_if_little_space_is_left() {
+        let others = |of_all| move |_| Amounts { probably_ours: 0, of_all };
+        let margin = Margin::for_processors(2);
+        assert_eq!(margin.judge(50 * MIB, others(45 * MIB)), FreeSpace::Short);
+        let enough = FreeSpace::Enough { ask_again_after: VALIDITY_MAX };
+        assert_eq!(margin.judge(64 * MIB, others(60 * MIB)), enough);
     }
 
     #[test]
     fn machines_with_many_processors_have_a_larger_margin() {
-        let short = |count, free| Margin::for_processors(count).judge(free, |_| 0) == FreeSpace::Short;
-        assert!(short(64, 64 * MIB) && short(u64::MAX, 64 * MIB) && !short(u64::MAX, 65 * MIB));
+        let short = |count, free| Margin::for_processors(count).judge(free, |_| dirty(0)) == FreeSpace::Short;
+        assert!(short(64, 63 * MIB) && short(u64::MAX, 63 * MIB) && !short(u64::MAX, 64 * MIB));
     }
 }
