@@ -4,6 +4,7 @@
 //! divides by zero and never overflows.
 
 mod costs;
+mod resized;
 
 use std::collections::BTreeMap;
 
@@ -344,16 +345,6 @@ impl Profile {
         matches!(self.layer, Layer::Nor | Layer::Nand)
     }
 
-    /// Returns the same device with another size.
-    ///
-    /// # Errors
-    /// The size does not fit the other figures.
-    pub fn with_size(mut self, size_bytes: u64) -> Result<Profile, ProfileError> {
-        self.size_bytes = size_bytes;
-        self.check()?;
-        Ok(self)
-    }
-
     /// Returns the number of blocks that hold the addresses, without the spare ones.
     pub fn data_blocks(&self) -> u32 {
         self.size_bytes.div_ceil(u64::from(self.flash.block_bytes)) as u32
@@ -425,7 +416,6 @@ impl Profile {
 
     fn check_layer(&self) -> Result<(), ProfileError> {
         let block_bytes = self.flash.block_bytes;
-        let fat_blocks = if self.fat_area.is_some() { 4 } else { 0 };
         match self.layer {
             Layer::Hybrid { au_bytes, open_units, open_random, granule_bytes, ref open_by_size, .. } => {
                 require!(
@@ -448,12 +438,11 @@ impl Profile {
                     "layer.open_by_size",
                     "sizes ascending, at most 64, each with 1 to open_units units"
                 );
-                // A log for each open unit, one for a merge, and four for the buffer.
-                self.check_spare(i64::from(open_units) + 1 + 4 + fat_blocks)
+                self.check_spare()
             }
             Layer::Page { reserve_blocks } => {
                 require!(reserve_blocks >= 1, "layer.reserve_blocks", "at least 1");
-                self.check_spare(i64::from(reserve_blocks) + 2 + fat_blocks)
+                self.check_spare()
             }
             Layer::Nor | Layer::Nand => {
                 require!(self.fat_area.is_none(), "fat_area", "must be absent for a bare chip");
@@ -467,8 +456,20 @@ impl Profile {
         }
     }
 
+    /// Returns the number of good spare blocks that the layer cannot do without.
+    fn needed_spare_blocks(&self) -> i64 {
+        let fat_blocks = if self.fat_area.is_some() { 4 } else { 0 };
+        match self.layer {
+            // A log for each open unit, one for a merge, and four for the buffer.
+            Layer::Hybrid { open_units, .. } => i64::from(open_units) + 1 + 4 + fat_blocks,
+            Layer::Page { reserve_blocks } => i64::from(reserve_blocks) + 2 + fat_blocks,
+            Layer::Nor | Layer::Nand => 0,
+        }
+    }
+
     /// Checks that there are enough good spare blocks.
-    fn check_spare(&self, wanted: i64) -> Result<(), ProfileError> {
+    fn check_spare(&self) -> Result<(), ProfileError> {
+        let wanted = self.needed_spare_blocks();
         let good = i64::from(self.flash.spare_blocks) - i64::from(self.flash.bad_blocks);
         require!(good >= wanted, "flash.spare_blocks", format!("{good} good ones, but {wanted} are needed"));
         Ok(())

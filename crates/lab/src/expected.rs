@@ -36,6 +36,7 @@ impl Expected {
             Experiment::BufferedWrite | Experiment::BufferedRead => 2 * scale.buffered_bytes,
             // An fsync costs as much as several records.
             Experiment::WriteFsync => 8 * 2 * scale.fsync_bytes,
+            Experiment::FsyncSizes => 8 * (63 << 20),
             Experiment::Mount => scale.fsync_bytes,
             Experiment::Workloads => 4 * scale.buffered_bytes,
             Experiment::Copy => {

@@ -5,8 +5,11 @@
 //! to read.
 
 mod aging;
+mod fsync_sizes;
 mod latency;
 mod own;
+mod steady;
+mod unit;
 mod workloads;
 
 use flash::latency::Latencies;
@@ -17,9 +20,9 @@ use guest::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::own::OwnRun;
+pub use self::{own::OwnRun, steady::SteadyState, unit::Unit};
 use crate::{
-    plan::Age,
+    plan::{Age, Rounds},
     sample::Sample,
     scale::{COPY_BYTES, RECORD_BYTES, Scale},
     systems::{CHIP, FlashWork, MOUNT_POINT, Target},
@@ -48,66 +51,8 @@ pub enum Experiment {
     Latency,
     /// 10: a user's workload, which only a matrix can name.
     Own,
-}
-
-/// Unit of a figure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Unit {
-    /// Megabytes (10^6) per second.
-    #[serde(rename = "MB/s")]
-    MbPerS,
-    /// Kibibytes per second, the unit of iozone.
-    #[serde(rename = "KB/s")]
-    KbPerS,
-    /// Records per second.
-    #[serde(rename = "IOPS")]
-    Iops,
-    /// Units of a workload per second.
-    #[serde(rename = "1/s")]
-    PerS,
-    /// Milliseconds per unit.
-    #[serde(rename = "ms")]
-    Ms,
-    /// Seconds.
-    #[serde(rename = "s")]
-    S,
-}
-
-impl Unit {
-    /// Symbol of the unit.
-    pub fn sign(self) -> &'static str {
-        match self {
-            Unit::MbPerS => "MB/s",
-            Unit::KbPerS => "KB/s",
-            Unit::Iops => "IOPS",
-            Unit::PerS => "1/s",
-            Unit::Ms => "ms",
-            Unit::S => "s",
-        }
-    }
-
-    /// Returns true if more is better.
-    pub fn more_is_better(self) -> bool {
-        matches!(self, Unit::MbPerS | Unit::KbPerS | Unit::Iops | Unit::PerS)
-    }
-
-    /// Ratio of a figure to `other`; above 1 if it is better.
-    pub fn times_as_good(self, figure: f64, other: f64) -> f64 {
-        if self.more_is_better() { figure / other } else { other / figure }
-    }
-
-    /// Converts a number of records in a time to a figure.
-    fn of(self, records: u64, duration_ns: u64) -> f64 {
-        let seconds = duration_ns.max(1) as f64 / 1e9;
-        let rate = records as f64 / seconds;
-        match self {
-            Unit::MbPerS => rate * f64::from(RECORD_BYTES) / 1e6,
-            Unit::KbPerS => rate * f64::from(RECORD_BYTES) / 1024.0,
-            Unit::Iops | Unit::PerS => rate,
-            Unit::Ms => seconds * 1e3 / records.max(1) as f64,
-            Unit::S => seconds,
-        }
-    }
+    /// 11: an fsync after each random write of 4 KiB, on files of 1 to 32 MiB.
+    FsyncSizes,
 }
 
 /// A part of an experiment: one figure.
@@ -156,6 +101,9 @@ pub struct Phase {
     /// Costs of the machine, from a separate run in real time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+    /// The rounds, if the part was repeated until its rate stood.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steady: Option<SteadyState>,
     /// Figures of all runs if the part was repeated; `value` is then their median.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs: Option<Sample>,
@@ -179,11 +127,17 @@ impl Phase {
     pub fn cpu_us_a_record(&self) -> Option<f64> {
         Some(self.cost?.cpu_ns as f64 / 1e3 / self.records.max(1) as f64)
     }
+
+    /// Returns the figure that follows from the sum of the card's time and the processor's, as if neither worked while
+    /// the other does.
+    pub fn with_cpu(&self) -> Option<f64> {
+        Some(self.unit.of(self.records, self.duration_ns + self.cost?.cpu_ns))
+    }
 }
 
 impl Experiment {
     /// All experiments in the order of their numbers.
-    pub const ALL: [Experiment; 7] = [
+    pub const ALL: [Experiment; 8] = [
         Experiment::BufferedWrite,
         Experiment::WriteFsync,
         Experiment::Mount,
@@ -191,6 +145,7 @@ impl Experiment {
         Experiment::Workloads,
         Experiment::Copy,
         Experiment::Latency,
+        Experiment::FsyncSizes,
     ];
 
     /// Default experiments of a study.
@@ -213,6 +168,7 @@ impl Experiment {
             Experiment::Copy => 7,
             Experiment::Latency => 8,
             Experiment::Own => 10,
+            Experiment::FsyncSizes => 11,
         }
     }
 
@@ -227,6 +183,7 @@ impl Experiment {
             Experiment::Copy => "copy",
             Experiment::Latency => "latency",
             Experiment::Own => "own",
+            Experiment::FsyncSizes => "fsync_sizes",
         }
     }
 
@@ -241,6 +198,7 @@ impl Experiment {
             Experiment::Copy => "Copying and removing, until it is on the card",
             Experiment::Latency => "Latency of durable 4 KiB writes over a dirty file system, mean",
             Experiment::Own => "A user's workload, until it is on the card",
+            Experiment::FsyncSizes => "Random write and fsync, 4 KiB records, by the size of the file",
         }
     }
 
@@ -294,6 +252,7 @@ impl Experiment {
                     ]
                 }
             }
+            Experiment::FsyncSizes => fsync_sizes::PARTS,
             Experiment::Latency => {
                 const {
                     &[
@@ -324,6 +283,12 @@ impl Experiment {
         (self == Experiment::Latency).then(|| latency::full_percent(kind))
     }
 
+    /// Returns true if it is repeated in real time for its costs. Single writes are timed only on the card's clock, and
+    /// the costs of an fsync are those of experiment 2.
+    pub fn has_costs(self) -> bool {
+        !matches!(self, Experiment::Latency | Experiment::FsyncSizes)
+    }
+
     /// Runs the experiment on a newly formatted target. Passes each finished part to `done`, so that a later
     /// failure loses none.
     ///
@@ -349,6 +314,7 @@ impl Experiment {
             Experiment::Copy => bench.copies(&scale),
             Experiment::Latency => bench.latencies(&scale),
             Experiment::Own => bench.own(),
+            Experiment::FsyncSizes => bench.fsync_sizes(),
         }?;
         bench.check_aged()
     }
@@ -395,12 +361,26 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn writes(&mut self, bytes: u64, sync: Sync) -> Result<(), Failure> {
         self.target.run(&self.mount_op())?;
-        let sequential = pattern(Access::Create, Order::Sequential, bytes, sync);
-        self.measure(sequential.file_bytes / u64::from(RECORD_BYTES), &[file(sequential)])?;
+        let seed = self.how.seed;
+        self.write_rounds(bytes, &|round| {
+            let access = if round == 0 { Access::Create } else { Access::Overwrite };
+            file(pattern(access, Order::Sequential, bytes, sync))
+        })?;
         self.remount()?;
-        let random = pattern(Access::Overwrite, self.random(), bytes, sync);
-        self.measure(random.file_bytes / u64::from(RECORD_BYTES), &[file(random)])?;
+        self.write_rounds(bytes, &|round| {
+            let order = Order::Random { seed: seed.wrapping_add(round) };
+            file(pattern(Access::Overwrite, order, bytes, sync))
+        })?;
         self.unmount()
+    }
+
+    /// Measures writes of the whole file: one round, or as many as the rate needs to stand.
+    fn write_rounds(&mut self, bytes: u64, round: &dyn Fn(u64) -> Op) -> Result<(), Failure> {
+        let records = bytes / u64::from(RECORD_BYTES);
+        match self.how.age.map(|age| age.rounds) {
+            Some(Rounds::UntilSteady) => self.measure_until_steady(records, round),
+            _ => self.measure(records, &[round(0)]),
+        }
     }
 
     fn mounts(&mut self, bytes: u64) -> Result<(), Failure> {
@@ -453,9 +433,21 @@ impl Bench<'_> {
         self.unmount()
     }
 
-    /// Runs the operations of one part. If the last one is a sync, records the time before it, too.
+    /// Returns the next part of the experiment.
+    fn next_part(&mut self) -> &'static Part {
+        self.parts.next().expect("an experiment has as many parts as it measures")
+    }
+
+    /// Runs the operations of one part.
     fn measure(&mut self, records: u64, ops: &[Op]) -> Result<(), Failure> {
-        let part = self.parts.next().expect("an experiment has as many parts as it measures");
+        let part = self.next_part();
+        let phase = self.timed(part, records, ops)?;
+        (self.done)(phase);
+        Ok(())
+    }
+
+    /// Times operations. If the last one is a sync, records the time before it, too.
+    fn timed(&mut self, part: &Part, records: u64, ops: &[Op]) -> Result<Phase, Failure> {
         let before = self.target.counters();
         let mut totals = Totals::default();
         let (mut started_ns, mut duration_ns, mut returned_ns) = (None, 0, None);
@@ -481,7 +473,7 @@ impl Bench<'_> {
         let flash = FlashWork::between(&before, &self.target.counters(), self.how.page_bytes);
         let memory = self.target.kernel_memory()?.zip(self.idle_memory);
         let memory_bytes = memory.map(|(now, idle)| now.saturating_sub(idle));
-        (self.done)(Phase {
+        Ok(Phase {
             part: part.name.to_owned(),
             value: part.unit.of(records, duration_ns),
             unit: part.unit,
@@ -494,10 +486,10 @@ impl Bench<'_> {
             totals,
             flash,
             cost: cpu_ns.map(|cpu_ns| Cost { cpu_ns, memory_bytes }),
+            steady: None,
             runs: None,
             said,
-        });
-        Ok(())
+        })
     }
 
     /// Returns the size of the file system and its free space, in bytes.
@@ -559,15 +551,6 @@ fn file(pattern: Pattern) -> Op {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_come_in_their_units() {
-        assert_eq!(Unit::MbPerS.of(2500, 1_000_000_000), 10.24);
-        assert_eq!(Unit::KbPerS.of(100, 1_000_000_000), 400.0);
-        assert_eq!(Unit::Ms.of(1, 2_500_000), 2.5);
-        assert!(Unit::Iops.of(1, 0).is_finite());
-        assert_eq!((Unit::Iops.times_as_good(6.0, 3.0), Unit::Ms.times_as_good(6.0, 3.0)), (2.0, 0.5));
-    }
 
     #[test]
     fn names_and_numbers_find_experiments() {

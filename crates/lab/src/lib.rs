@@ -27,5 +27,6 @@ pub mod scale;
 pub mod stop;
 pub mod study;
 pub mod systems;
+pub mod tune;
 pub mod vm;
 pub mod wear;

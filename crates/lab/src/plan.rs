@@ -1,6 +1,6 @@
 //! The plan of a study: cells of experiment, file system and machine.
 
-use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, time::Duration};
 
 use flash::{Profile, ProfileError};
 use serde::{Deserialize, Serialize};
@@ -134,6 +134,40 @@ pub struct Age {
     pub times: u32,
     /// Fill level after that, in percent.
     pub full_percent: u32,
+    /// Number of rounds of the writes that are measured afterwards.
+    #[serde(default, skip_serializing_if = "Rounds::is_once")]
+    pub rounds: Rounds,
+}
+
+/// Number of rounds of a part that writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rounds {
+    /// One.
+    #[default]
+    Once,
+    /// As many as the rate needs to stand.
+    UntilSteady,
+}
+
+impl Rounds {
+    fn is_once(&self) -> bool {
+        *self == Rounds::Once
+    }
+}
+
+impl Default for Age {
+    /// The age before writing goes on until its rate stands: the whole space is written twice.
+    fn default() -> Age {
+        Age { times: 2, full_percent: FULL_PERCENT, rounds: Rounds::Once }
+    }
+}
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Age { times, full_percent, rounds } = self;
+        write!(f, "{times}:{full_percent}{}", if rounds.is_once() { "" } else { ":steady" })
+    }
 }
 
 /// Default fill level of an aged file system.
@@ -146,7 +180,9 @@ impl FromStr for Age {
         let (times, full) = text.split_once(':').unwrap_or((text, ""));
         let full_percent = if full.is_empty() { Ok(FULL_PERCENT) } else { full.parse() };
         match (times.parse(), full_percent) {
-            (Ok(times @ 1..=1000), Ok(full_percent @ 1..=95)) => Ok(Age { times, full_percent }),
+            (Ok(times @ 1..=1000), Ok(full_percent @ 1..=95)) => {
+                Ok(Age { times, full_percent, rounds: Rounds::Once })
+            }
             _ => Err("TIMES[:PERCENT], for example 3:60; up to 1000 times, up to 95 %".into()),
         }
     }
@@ -340,8 +376,11 @@ mod tests {
 
     #[test]
     fn ages_are_read() {
-        assert_eq!("3".parse(), Ok(Age { times: 3, full_percent: 60 }));
-        assert_eq!("2:80".parse(), Ok(Age { times: 2, full_percent: 80 }));
+        assert_eq!("3".parse(), Ok(Age { times: 3, ..Age::default() }));
+        let age = Age { full_percent: 80, ..Age::default() };
+        assert_eq!("2:80".parse(), Ok(age));
+        assert_eq!(age.to_string(), "2:80");
+        assert_eq!(Age { rounds: Rounds::UntilSteady, ..age }.to_string(), "2:80:steady");
         for bad in ["", "0", "1:99", "x:5", "-1"] {
             assert!(bad.parse::<Age>().is_err(), "{bad}");
         }

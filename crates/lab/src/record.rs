@@ -270,7 +270,7 @@ impl Records {
     fn stem(cell: &Cell, age: Option<Age>) -> String {
         // The name of a matrix's cell contains its age already.
         let age = age.filter(|_| cell.point.age.is_none());
-        let age = age.map(|age| format!(".aged-{}-{}", age.times, age.full_percent)).unwrap_or_default();
+        let age = age.map(|age| format!(".aged-{}", age.to_string().replace(':', "-"))).unwrap_or_default();
         format!("{}{age}", cell.id())
     }
 
@@ -376,6 +376,7 @@ pub(crate) mod tests {
             totals: Totals::default(),
             flash: FlashWork::default(),
             cost: None,
+            steady: None,
             runs: None,
             said: None,
         };

@@ -185,7 +185,7 @@ pub fn attempt(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Attempt> {
 /// time for its guest.
 fn wants_costs(plan: &Plan, cell: &Cell, setting: &Setting) -> bool {
     plan.costs == Costs::Measured
-        && cell.experiment != Experiment::Latency
+        && cell.experiment.has_costs()
         && plan.age_of(cell).is_none()
         && !setting.is_indicative()
 }
@@ -193,19 +193,22 @@ fn wants_costs(plan: &Plan, cell: &Cell, setting: &Setting) -> bool {
 /// Returns the configuration of a cell's target.
 fn setting(plan: &Plan, cell: &Cell, stop: &Stop) -> io::Result<Setting> {
     let mut profile = plan.profile_of(cell).map_err(io::Error::other)?;
+    let file_system = suited(&cell.file_system, &profile)?;
     let scale = plan.scale_of(cell);
-    let cut_bytes = match (cell.experiment, plan.age_of(cell)) {
+    // On a smaller card the spare blocks would be a larger share than on the whole one.
+    let least_bytes = profile.smallest_size_bytes();
+    let cut_bytes = match cell.experiment {
         _ if cell.preset.is_raw() => None,
-        (Experiment::Latency, _) => Some(scale.timed_card_bytes),
-        (_, Some(_)) => Some(scale.aged_card_bytes()),
-        (_, None) => None,
+        Experiment::Latency => Some(scale.timed_card_bytes.max(least_bytes)),
+        _ if plan.age_of(cell).is_some() => Some(scale.aged_card_bytes().max(least_bytes)),
+        _ => None,
     };
-    let size_bytes = plan.card_bytes.or(cut_bytes);
-    if let Some(bytes) = size_bytes {
+    let cut_bytes = cut_bytes.filter(|bytes| *bytes < profile.size_bytes);
+    if let Some(bytes) = plan.card_bytes.or(cut_bytes) {
         profile = profile.with_size(bytes).map_err(io::Error::other)?;
     }
     Ok(Setting {
-        file_system: suited(&cell.file_system, &profile),
+        file_system,
         preset: cell.preset,
         profile,
         scale,
@@ -335,6 +338,7 @@ mod tests {
 
     use crate::{
         experiment::{Experiment, Phase},
+        plan::{Age, Rounds},
         preset::Preset,
         rivals::FileSystem,
         scale::Scale,
@@ -356,16 +360,16 @@ mod tests {
         let records = Records::open(&dir.path().join("a")).unwrap();
         let plan = plan(dir.path());
         let outcome = run(&plan, &records, &Stop::default(), &mut |_| {}).unwrap();
-        assert_eq!(outcome, Outcome { done: 7, ..Outcome::default() }, "{:#?}", all(&records));
+        assert_eq!(outcome, Outcome { done: 8, ..Outcome::default() }, "{:#?}", all(&records));
         for record in all(&records) {
             assert!(record.is_complete(), "{record:#?}");
             assert_eq!(record.check, Check::Clean { program: "fsck.f2fs".into() });
             assert!(record.phases.iter().all(|phase| phase.duration_ns > 0 && phase.totals.busy_ns > 0));
-            let costs = record.cell.experiment != Experiment::Latency;
+            let costs = record.cell.experiment.has_costs();
             assert!(record.phases.iter().all(|phase| phase.cost.is_some() == costs), "{record:#?}");
         }
         let outcome = run(&plan, &records, &Stop::default(), &mut |_| {}).unwrap();
-        assert_eq!(outcome.kept, 7, "finished cells are not repeated");
+        assert_eq!(outcome.kept, 8, "finished cells are not repeated");
         let other_card = Plan { card_bytes: Some(8 << 30), ..plan.clone() };
         let mut begun = 0;
         let stop = Stop::default();
@@ -409,6 +413,29 @@ mod tests {
         assert!(aged.is_complete() && matches!(aged.check, Check::Clean { .. }), "{aged:#?}");
         assert!(aged.phases[1].value < young.phases[1].value, "{aged:#?}");
         assert_eq!(aged.differences(&young), ["age"]);
+    }
+
+    #[test]
+    fn writing_goes_on_until_the_rate_stands_and_merges_take_a_share_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let age = Age { rounds: Rounds::UntilSteady, times: 1, ..Age::default() };
+        let young = plan(dir.path());
+        let plan = Plan { age: Some(age), card_bytes: Some(256 << 20), ..young.clone() };
+        let cell = plan.cells.iter().find(|cell| cell.experiment == Experiment::BufferedWrite).unwrap();
+        let record = |plan: &Plan| run_cell(plan, cell, &Stop::default()).unwrap().unwrap();
+        let (young, steady) = (record(&young), record(&plan));
+        assert!(steady.is_complete() && steady.differences(&young).contains(&"age"), "{steady:#?}");
+        for phase in &steady.phases {
+            let rounds = phase.steady.as_ref().unwrap();
+            assert!((5..=25).contains(&rounds.figures.len()) && phase.records == 5 * 1024, "{rounds:?}");
+            let mean = rounds.figures[rounds.figures.len() - 5..].iter().sum::<f64>() / 5.0;
+            assert!((0.8..1.25).contains(&(phase.value / mean)), "{} of {rounds:?}", phase.value);
+        }
+        let merges =
+            |record: &Record| record.phases.iter().filter_map(|it| it.flash.merge_share()).sum::<f64>();
+        assert_eq!(merges(&young), 0.0, "the spare blocks of the whole card are more than it writes");
+        assert!(merges(&steady) > 0.0, "{steady:#?}");
+        assert!(Records::name(&plan.cells[0], plan.age).ends_with(".aged-1-60-steady.json"));
     }
 
     #[test]

@@ -10,8 +10,16 @@ use std::{
 };
 
 use flashkit_lab::{
-    experiment::Experiment, plan::Plan, preset::Preset, report, rivals::FileSystem, scale::Scale, stop::Stop,
-    study::run_cell, systems::OURS, wear::Wear,
+    experiment::Experiment,
+    plan::Plan,
+    preset::Preset,
+    report,
+    rivals::FileSystem,
+    scale::Scale,
+    stop::Stop,
+    study::run_cell,
+    systems::{OURS, THROUGH_FUSE},
+    wear::Wear,
 };
 
 /// Names of the browser; Debian's is the first.
@@ -90,6 +98,14 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
     let plan = Plan { card_bytes: Some(1 << 30), ..Plan::of(cells, Scale::of_file(2 << 20), dir.to_owned()) };
     let mut records: Vec<_> =
         plan.cells.iter().map(|cell| run_cell(&plan, cell, &Stop::default()).unwrap().unwrap()).collect();
+    // A mount and a rival with the same figures, so that the page has comparisons.
+    for kind in [THROUGH_FUSE, "ext4"] {
+        let mut others: Vec<_> =
+            records.iter().filter(|it| it.cell.file_system.is_plain()).cloned().collect();
+        others.retain(|record| record.cell.file_system.kind == OURS);
+        others.iter_mut().for_each(|record| record.cell.file_system.kind = kind.into());
+        records.extend(others);
+    }
     // The card has more spare blocks than these few writes use up, so no block was erased yet.
     assert!(records.iter().all(|record| record.wear.as_ref().is_some_and(|wear| wear.total() == 0)));
     let worn: Vec<u32> = (0..4000).map(|n| n % 50).collect();
@@ -102,6 +118,11 @@ fn the_page_is_drawn_in_light_and_dark_wide_and_narrow() {
     // wear.
     assert_eq!(dom.matches("<svg ").count(), 6 + 2 + 1, "{dom}");
     assert!(dom.contains("98000 erases, 49 of one block") && !dom.contains(" 0 erases"), "{dom}");
+    assert_eq!(
+        dom.matches("beside the best rival, ours with").count(),
+        3,
+        "the mount, its verdict, the engine: {dom}"
+    );
     let net = fs::read_to_string(dir.join("net.json")).unwrap();
     assert!(net.contains("\"constants\"") && !net.contains("\"url\":\"http"), "something was fetched");
 

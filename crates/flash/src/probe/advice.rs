@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{Bound, Estimate, Findings};
 
 /// Bytes of an F2FS segment.
-const SEGMENT_BYTES: u64 = 2 << 20;
+pub const SEGMENT_BYTES: u64 = 2 << 20;
 
 /// The advice for Linux's f2fs, which our options made slower where both were measured (docs/METHOD.md).
 const KERNEL_DEFAULTS: &str = "Linux's f2fs keeps the defaults of mkfs.f2fs and of its mount: the options above suit flashkit, and made it \

@@ -27,6 +27,7 @@ use lab::{
     scale::DIRTY_PERCENT,
     study::{self, Event, Outcome},
     systems::{GET_KERNEL, Machine, OURS, Programs, Setting, THROUGH_FUSE},
+    tune,
     vm::Measured,
 };
 
@@ -45,6 +46,9 @@ use crate::{failure, notice::notice, render, size, suggested::Suggested};
   flashkit study --card survey-class10 --card my-card.toml
   flashkit study --cell mount.nilfs2.desktop
   flashkit study --matrix matrix.toml --list | parallel flashkit study --matrix matrix.toml --cell
+  flashkit study --steady --fs flashkit-fuse --fs f2fs
+  flashkit study --equal-terms -e write_fsync
+  flashkit study --card survey-class4 --tune --size 16M -o tuned
   flashkit study --fio job.fio --fs ext4 --fs f2fs:mode=lfs
   flashkit study -e 9 --fs flashkit --fs ext4:data=writeback --cuts 200
   flashkit study -e 9 --fs vfat --cut honest-0-17 --keep cut.img
@@ -54,6 +58,7 @@ Experiments, by name or number:
   5 workloads (only if named; SQLite, a phone, a kernel's sources unpacked and compiled)
   8 latency (only if named; jffs2 and ubifs on bare flash, the others on a card that is 95 % full)
   9 power_cuts (only by itself; the promises that each file system keeps when the power is cut)
+  11 fsync_sizes (only if named; random writes with fsync on files of 1 to 32 MiB)
 
 Finished results are kept: the same call continues where it stopped.")]
 pub struct Args {
@@ -75,7 +80,7 @@ pub struct Args {
     cards: Vec<String>,
     /// Run the cells of this matrix of cards, file systems, experiments, sizes, ages, kernels and seeds; the
     /// format is in docs/SCALE.md.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["experiments", "file_systems", "presets", "cards", "full", "size", "fsync_size", "writes", "dirty", "card_size", "age", "seed"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["experiments", "file_systems", "presets", "cards", "full", "size", "fsync_size", "writes", "dirty", "card_size", "age", "steady", "equal_terms", "tune", "seed"])]
     matrix: Option<PathBuf>,
     /// Repeat the study of a bundle that `report --bundle` wrote, and print where the new records differ.
     #[arg(long, value_name = "BUNDLE", conflicts_with_all = ["matrix", "cell", "list", "experiments", "file_systems", "presets", "cards", "full", "size", "fsync_size", "writes", "dirty", "card_size", "age", "seed"])]
@@ -100,6 +105,20 @@ pub struct Args {
     /// default). The card is cut to twelve times the file.
     #[arg(long, value_name = "TIMES[:PERCENT]")]
     age: Option<plan::Age>,
+    /// Repeat the writes of experiments 1 and 2 on aged file systems until their rate stands: five rounds within 10 % of
+    /// their mean and without a drift of more than 10 %, at most 25 rounds. Without --age, the capacity is written twice
+    /// before.
+    #[arg(long)]
+    steady: bool,
+    /// Also measure our file system at the defaults of its mkfs and mount, as the others are. By default it has the
+    /// options that the probe advises for the card.
+    #[arg(long)]
+    equal_terms: bool,
+    /// Search the best options on this card: measure experiments 1, 2, 4 and 7 with each combination of sections, zones,
+    /// modes and logs (ext4: stripes and journal modes), and name the best for streams, databases, small files and mixed
+    /// use. By default for flashkit, f2fs and ext4.
+    #[arg(long, conflicts_with_all = ["experiments", "equal_terms", "age", "steady"])]
+    tune: bool,
     /// Seed of all random choices.
     #[arg(long, default_value_t = 2012)]
     seed: u64,
@@ -204,7 +223,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // Printed last, because standard output may already be closed.
-    render::text(|out| write!(out, "{}", report::text(&report::sheets(&of_plan))))?;
+    let sheets = report::sheets(&of_plan);
+    let text = if args.tune { report::tuning_text(&sheets) } else { report::text(&sheets) };
+    render::text(|out| write!(out, "{text}"))?;
     summary(args, &plan, outcome)
 }
 
@@ -300,9 +321,50 @@ fn summary(args: &Args, plan: &Plan, outcome: Outcome) -> Result<ExitCode> {
 impl Args {
     /// Returns the named file systems, or else all.
     fn file_systems(&self) -> Vec<FileSystem> {
-        match self.file_systems.is_empty() {
-            true => plan::file_systems(),
-            false => self.file_systems.iter().map(|text| FileSystem::parse(text)).collect(),
+        let mut found: Vec<FileSystem> = match (self.file_systems.is_empty(), self.tune) {
+            (true, true) => [OURS, "f2fs", "ext4"].map(FileSystem::new).to_vec(),
+            (true, false) => plan::file_systems(),
+            (false, _) => self.file_systems.iter().map(|text| FileSystem::parse(text)).collect(),
+        };
+        if self.equal_terms {
+            let ours = found.iter().filter(|it| it.is_ours() && it.is_plain());
+            let at_defaults: Vec<_> = ours.map(|it| it.clone().mounted(tune::DEFAULTS)).collect();
+            found.extend(at_defaults);
+        }
+        found
+    }
+
+    /// Returns the named experiments on the card's clock.
+    fn timed(&self) -> Vec<Experiment> {
+        let timed = self.experiments.iter().filter_map(|wanted| match wanted {
+            Wanted::Timed(experiment) => Some(*experiment),
+            Wanted::PowerCuts => None,
+        });
+        timed.collect()
+    }
+
+    /// Returns the named experiments, or those that the other options imply.
+    fn experiments<'a>(&self, named: &'a [Experiment]) -> Result<&'a [Experiment]> {
+        const WRITES: [Experiment; 2] = [Experiment::BufferedWrite, Experiment::WriteFsync];
+        if let Some(other) = named.iter().find(|it| self.steady && !WRITES.contains(it)) {
+            bail!(
+                "--steady: only experiments 1 and 2 write until their rate stands; leave out -e {}",
+                other.name()
+            );
+        }
+        Ok(match (named.is_empty(), self.tune, self.steady) {
+            (false, ..) => named,
+            (_, true, _) => &tune::EXPERIMENTS,
+            (_, _, true) => &WRITES,
+            _ => &Experiment::USUAL,
+        })
+    }
+
+    /// Returns the age of the file systems.
+    fn age(&self) -> Option<plan::Age> {
+        match self.steady {
+            true => Some(plan::Age { rounds: plan::Rounds::UntilSteady, ..self.age.unwrap_or_default() }),
+            false => self.age,
         }
     }
 
@@ -351,12 +413,8 @@ impl Args {
     }
 
     fn plan(&self, programs: Option<Programs>) -> Result<Plan> {
-        let named = self.experiments.iter().filter_map(|wanted| match wanted {
-            Wanted::Timed(experiment) => Some(*experiment),
-            Wanted::PowerCuts => None,
-        });
-        let named: Vec<Experiment> = named.collect();
-        let experiments = if named.is_empty() { &Experiment::USUAL[..] } else { &named };
+        let named = self.timed();
+        let experiments = self.experiments(&named)?;
         let file_systems = self.file_systems();
         if programs.is_none() {
             if let Some(rival) = self.file_systems.iter().zip(&file_systems).find(|(_, it)| it.kind != OURS) {
@@ -375,8 +433,11 @@ impl Args {
                 presets.extend([Preset::Nor, Preset::Nand]);
             }
         }
-        let cells = if programs.is_some() { Plan::cells } else { Plan::cells_without_guest };
-        let mut cells = cells(experiments, &file_systems, &presets, &cards);
+        let cells: tune::MakeCells = if programs.is_some() { Plan::cells } else { Plan::cells_without_guest };
+        let mut cells = match self.tune {
+            true => tune::cells(cells, experiments, &file_systems, &presets, &cards)?,
+            false => cells(experiments, &file_systems, &presets, &cards),
+        };
         if programs.as_ref().is_some_and(|programs| programs.machine == Machine::Stock) {
             cells.retain(|cell| !cell.preset.is_raw() && cell.file_system.kind != THROUGH_FUSE);
         }
@@ -386,7 +447,7 @@ impl Args {
             timed_writes: self.writes,
             cards,
             card_bytes: self.card_size,
-            age: self.age,
+            age: self.age(),
             seed: self.seed,
             programs,
             kernels: BTreeMap::new(),

@@ -43,7 +43,7 @@ impl Point {
     pub fn suffix(&self) -> String {
         let values = [
             self.size_bytes.map(|bytes| format!("size-{}", short(bytes))),
-            self.age.map(|age| format!("aged-{}-{}", age.times, age.full_percent)),
+            self.age.map(|age| format!("aged-{}", age.to_string().replace(':', "-"))),
             self.kernel.as_ref().map(|kernel| format!("kernel-{kernel}")),
             self.seed.map(|seed| format!("seed-{seed}")),
         ];

@@ -9,14 +9,14 @@ pub fn csv(records: &[Record]) -> String {
     let mut out = String::from(
         "experiment,file_system,preset,profile,clock,seed,part,value,unit,duration_ns,returned_ns,records,reads,\
          read_bytes,writes,written_bytes,flushes,busy_ns,programmed_bytes,block_erases,cpu_ns,memory_bytes,\
-         age,full_percent\n",
+         age,full_percent,merge_ns,rounds,steady\n",
     );
     for record in records {
         for phase in &record.phases {
             let (totals, flash) = (&phase.totals, &phase.flash);
             writeln!(
                 out,
-                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
                 record.cell.experiment.name(),
                 quoted(&record.cell.subject()),
                 record.cell.preset.name(),
@@ -42,8 +42,11 @@ pub fn csv(records: &[Record]) -> String {
                     .cost
                     .and_then(|cost| cost.memory_bytes)
                     .map_or(String::new(), |bytes| bytes.to_string()),
-                record.age.map_or(String::new(), |age| format!("{}:{}", age.times, age.full_percent)),
+                record.age.map_or(String::new(), |age| age.to_string()),
                 record.full_percent.map_or(String::new(), |percent| percent.to_string()),
+                flash.time_ns.get("merge").copied().unwrap_or(0),
+                phase.steady.as_ref().map_or(String::new(), |it| it.figures.len().to_string()),
+                phase.steady.as_ref().map_or(String::new(), |it| it.is_reached.to_string()),
             )
             .expect("writing to a string cannot fail");
         }
@@ -100,8 +103,12 @@ mod tests {
             "{}",
             lines[1]
         );
-        assert_eq!(lines[0].split(',').count(), 24);
-        assert!(lines[1].ends_with(",,"), "neither aged nor full: {}", lines[1]);
+        assert_eq!(lines[0].split(',').count(), 27);
+        assert!(
+            lines[1].ends_with(",,,0,,"),
+            "neither aged nor full, without merges or rounds: {}",
+            lines[1]
+        );
     }
 
     #[test]

@@ -10,9 +10,9 @@ use minijinja::{Environment, context};
 use serde::Serialize;
 
 use super::{
-    Figure, Lead, Row, Sheet,
+    COMPARISONS, Comparison, Figure, Lead, Row, Sheet,
     chart::{self, Axis, Bar, CAUSES_MAX, Owner, Stack},
-    ink, is_mixed, latency, leads, lines, sheets, shown, tally,
+    ink, is_mixed, latency, lines, sheets, shown, tally, tally_with_cpu,
     verdict::verdicts,
 };
 use crate::{
@@ -37,7 +37,6 @@ struct View {
     key: Vec<Key>,
     times: Vec<Times>,
     tables: Vec<Table>,
-    parts: Vec<&'static str>,
     rows: Vec<Line>,
     causes: Option<Causes>,
     maps: Vec<Map>,
@@ -96,8 +95,8 @@ struct Line {
     is_ours: bool,
     /// Address of the record.
     record: String,
-    /// CPU time by part, and memory; empty if no cost is known.
-    costs: Vec<String>,
+    /// Memory of the kernel in MiB.
+    memory: String,
     amplification: String,
     returned: String,
     check: String,
@@ -121,6 +120,15 @@ struct Map {
     chart: Chart,
 }
 
+/// A table of our figures beside the best rivals'.
+#[derive(Serialize)]
+struct Compared {
+    title: String,
+    tallies: Vec<String>,
+    has_cpu: bool,
+    rows: Vec<Leading>,
+}
+
 #[derive(Serialize)]
 struct Leading {
     name: String,
@@ -130,6 +138,8 @@ struct Leading {
     figure: String,
     times: String,
     standing: &'static str,
+    /// With the processor time added: our figure and the best rival's, the ratio, and its standing.
+    with_cpu: Option<(String, String, &'static str)>,
 }
 
 /// Figures of a card.
@@ -158,8 +168,7 @@ pub fn html_at(records: &[Record], address: Address<'_>) -> Result<String, Box<d
     let sheets = sheets(records);
     let mixed = is_mixed(&sheets);
     let views = (0..sheets.len()).map(|n| view(&sheets, n, address)).collect::<Result<Vec<_>, _>>()?;
-    let leading: Vec<Leading> = sheets.iter().flat_map(leading).collect();
-    let all_leads: Vec<Lead> = sheets.iter().flat_map(leads).collect();
+    let compared: Vec<Compared> = COMPARISONS.iter().filter_map(|one| compared(one, &sheets)).collect();
     let verdicts: Vec<_> = verdicts(&sheets)
         .into_iter()
         .map(|it| context! { machine => it.machine, sentences => it.sentences })
@@ -174,10 +183,9 @@ pub fn html_at(records: &[Record], address: Address<'_>) -> Result<String, Box<d
     environment.add_template("page.html", TEMPLATE)?;
     let page = environment.get_template("page.html")?.render(context! {
         views,
-        leading,
+        compared,
         made => records.iter().filter_map(|record| record.made.as_ref()).collect::<BTreeSet<_>>(),
         cards => cards(records),
-        tally => tally(&all_leads),
         verdicts,
         seed => seeds,
         scale => first.map(|record| record.scale),
@@ -216,7 +224,6 @@ fn view(sheets: &[Sheet], n: usize, address: Address<'_>) -> Result<View, Box<dy
         key: if times.is_empty() { Vec::new() } else { key.collect() },
         times,
         tables: if has_times { Vec::new() } else { tables(sheet) },
-        parts: sheet.parts().iter().map(|part| part.title).collect(),
         rows: sheet.rows.iter().map(|row| line(row, address)).collect(),
         causes: causes(sheet)?,
         maps: maps(sheet),
@@ -237,10 +244,11 @@ fn cards(records: &[Record]) -> Vec<Card> {
 /// Returns a table for each part.
 fn tables(sheet: &Sheet) -> Vec<Table> {
     let table = |(n, part): (usize, &Part)| {
-        let rows: Vec<[String; 4]> = sheet.rows.iter().map(|row| cells(row.figures[n].as_ref())).collect();
+        let rows: Vec<[String; COLUMNS]> =
+            sheet.rows.iter().map(|row| cells(row.figures[n].as_ref())).collect();
         let is_used = |column: usize| column == 0 || rows.iter().any(|cells| cells[column] != NOTHING);
-        let used: Vec<usize> = (0..4).filter(|column| is_used(*column)).collect();
-        let row = |(row, cells): (&Row, &[String; 4])| TableRow {
+        let used: Vec<usize> = (0..COLUMNS).filter(|column| is_used(*column)).collect();
+        let row = |(row, cells): (&Row, &[String; COLUMNS])| TableRow {
             name: row.name.clone(),
             suited: row.suited.clone().unwrap_or_default(),
             is_ours: row.is_ours(),
@@ -255,11 +263,14 @@ fn tables(sheet: &Sheet) -> Vec<Table> {
     sheet.parts().iter().enumerate().map(table).collect()
 }
 
-const HEADS: [&str; 4] = ["here", "published", "× ext4", "× ext4, published"];
+const COLUMNS: usize = 6;
+/// The last one is the figure that follows from the sum of both times.
+const HEADS: [&str; COLUMNS] =
+    ["here", "published", "× ext4", "× ext4, published", "CPU, µs a record", "with CPU"];
 /// A cell without a figure.
 const NOTHING: &str = "–";
 
-fn cells(figure: Option<&Figure>) -> [String; 4] {
+fn cells(figure: Option<&Figure>) -> [String; COLUMNS] {
     let or_nothing = |value: Option<String>| value.unwrap_or_else(|| NOTHING.into());
     let ratio = |value: Option<f64>| or_nothing(value.map(|value| format!("{value:.2}")));
     match figure {
@@ -268,8 +279,10 @@ fn cells(figure: Option<&Figure>) -> [String; 4] {
             or_nothing(it.published.map(shown)),
             ratio(it.to_ext4),
             ratio(it.published_to_ext4),
+            or_nothing(it.phase.cpu_us_a_record().map(shown)),
+            or_nothing(it.phase.with_cpu().map(shown)),
         ],
-        None => [NOTHING; 4].map(str::to_owned),
+        None => [NOTHING; COLUMNS].map(str::to_owned),
     }
 }
 
@@ -355,14 +368,9 @@ fn line(row: &Row, address: Address<'_>) -> Line {
         Check::Faults { program, .. } => format!("{program}: FAULTS"),
         Check::NotChecked { why } => why.clone(),
     };
-    let cpu = row.figures.iter().map(|figure| figure.as_ref().and_then(|it| it.phase.cpu_us_a_record()));
-    let memory = row.memory_bytes().map(|bytes| bytes as f64 / f64::from(1 << 20));
-    let costs = match row.has_costs() {
-        true => cpu.chain([memory]).map(|value| or_dash(value.map(shown))).collect(),
-        false => Vec::new(),
-    };
+    let memory = row.memory_bytes().map(|bytes| shown(bytes as f64 / f64::from(1 << 20)));
     Line {
-        costs,
+        memory: or_dash(memory),
         name: row.name.clone(),
         is_ours: row.is_ours(),
         record: ink::encoded(&address(&row.record)),
@@ -441,19 +449,37 @@ fn maps(sheet: &Sheet) -> Vec<Map> {
     wears().filter(|(_, _, wear)| wear.total() > 0).map(map).collect()
 }
 
-fn leading(sheet: &Sheet) -> Vec<Leading> {
-    leads(sheet)
-        .into_iter()
-        .map(|lead| Leading {
-            name: format!("{} {} ({})", sheet.experiment.number(), sheet.experiment.name(), sheet.machine),
-            part: format!("{}, {}", lead.part.title, lead.part.unit.sign()),
-            ours: lead.ours.map_or("-".into(), shown),
-            figure: shown(lead.rival.1),
-            times: lead.times.map_or(String::new(), |times| format!("{times:.2}")),
-            standing: lead.standing().word(),
-            rival: lead.rival.0,
-        })
-        .collect()
+/// Returns the table of a comparison, unless ours has no row for it.
+fn compared(comparison: &Comparison, sheets: &[Sheet]) -> Option<Compared> {
+    let leads: Vec<(&Sheet, Lead)> = sheets
+        .iter()
+        .flat_map(|sheet| comparison.leads(sheet).into_iter().map(move |lead| (sheet, lead)))
+        .collect();
+    let only: Vec<Lead> = leads.iter().map(|(_, lead)| lead.clone()).collect();
+    let rows: Vec<Leading> = leads.into_iter().map(leading).collect();
+    (!rows.is_empty()).then(|| Compared {
+        title: comparison.title(),
+        tallies: tally(comparison.subject, &only).into_iter().chain(tally_with_cpu(&only)).collect(),
+        has_cpu: rows.iter().any(|row| row.with_cpu.is_some()),
+        rows,
+    })
+}
+
+fn leading((sheet, lead): (&Sheet, Lead)) -> Leading {
+    let with_cpu = lead.with_cpu.as_ref().map(|both| {
+        let figures = format!("{}; {} {}", shown(both.ours), shown(both.rival.1), both.rival.0);
+        (figures, format!("{:.2}", both.times), lead.standing_with_cpu().word())
+    });
+    Leading {
+        name: format!("{} {} ({})", sheet.experiment.number(), sheet.experiment.name(), sheet.machine),
+        part: format!("{}, {}", lead.part.title, lead.part.unit.sign()),
+        ours: lead.ours.map_or("-".into(), shown),
+        figure: shown(lead.rival.1),
+        times: lead.times.map_or(String::new(), |times| format!("{times:.2}")),
+        standing: lead.standing().word(),
+        rival: lead.rival.0,
+        with_cpu,
+    }
 }
 
 #[cfg(test)]
@@ -527,7 +553,7 @@ mod tests {
             "flashkit study -e 3",
             "program_page_ns = 480000",
             "href=\"a%20b&#x2f;cells&#x2f;mount.ext4.desktop.json\"",
-            "Processor time is left out",
+            "Processor time is not in them",
         ] {
             assert!(page.contains(wanted), "{wanted:?} is not in the page");
         }

@@ -9,6 +9,7 @@ mod ink;
 mod latency;
 mod lead;
 mod text;
+mod tuning;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -18,14 +19,15 @@ pub use compare::{Change, compare};
 pub use csv::{csv, wear_csv};
 pub use html::{Address, html, html_at};
 pub use latency::{Line, lines};
-pub use lead::{Lead, Standing, leads, tally};
+pub use lead::{COMPARISONS, Comparison, Lead, Standing, WithCpu, main_comparison, tally, tally_with_cpu};
 pub use text::text;
+pub use tuning::{Tuning, tuning_text, tunings};
 pub use verdict::{Verdict, verdicts};
 
 use crate::{
     check::Check,
     experiment::{Experiment, Part, Phase},
-    plan::{Age, Cell},
+    plan::{Age, Cell, Rounds},
     preset::Preset,
     published::published,
     record::{Record, Records},
@@ -92,6 +94,11 @@ impl Row {
         [OURS, THROUGH_FUSE].contains(&self.kind.as_str())
     }
 
+    /// Returns true if it has no options of its mkfs or mount.
+    fn is_at_defaults(&self) -> bool {
+        self.name.strip_prefix(&self.kind).is_some_and(|rest| !rest.contains('('))
+    }
+
     /// Returns the owner in charts of this row, the one of this number in its sheet.
     fn owner(&self, row: usize) -> chart::Owner {
         if self.is_ours() { chart::Owner::Ours } else { chart::Owner::Rival { row } }
@@ -135,8 +142,11 @@ impl Sheet {
     /// Describes the card and the aging of its file systems.
     pub fn card(&self) -> String {
         let mut card = self.profile.clone();
-        if let Some(Age { times, full_percent }) = self.age {
+        if let Some(Age { times, full_percent, rounds }) = self.age {
             card += &format!(", aged: written {times} times, then {full_percent} % full");
+            if rounds == Rounds::UntilSteady {
+                card += ", then until the rate stands";
+            }
         }
         if let Some(percent) = self.full_percent {
             card += &format!(", {percent} % full");

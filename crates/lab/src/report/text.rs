@@ -2,8 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::{Row, Sheet, is_mixed, leads, lines, shown, tally, verdicts};
-use crate::{check::Check, preset::Preset};
+use super::{
+    COMPARISONS, Comparison, Figure, Row, Sheet, Standing, is_mixed, lines, shown, tally, tally_with_cpu,
+    verdicts,
+};
+use crate::{check::Check, experiment::Phase, preset::Preset};
 
 /// Formats all sheets, the leads and the verdicts.
 pub fn text(sheets: &[Sheet]) -> String {
@@ -12,7 +15,7 @@ pub fn text(sheets: &[Sheet]) -> String {
         let setup = if is_mixed(sheets) { format!(", {}", sheet.setup()) } else { String::new() };
         table(sheet, &setup, &mut out);
     }
-    lead_table(sheets, &mut out);
+    COMPARISONS.iter().for_each(|comparison| lead_table(comparison, sheets, &mut out));
     for verdict in verdicts(sheets) {
         line(&mut out, "");
         verdict.sentences.iter().for_each(|sentence| line(&mut out, sentence));
@@ -126,19 +129,25 @@ fn units(sheet: &Sheet, out: &mut String) {
     }
 }
 
-/// Prints the costs of the machine by file system.
+/// Prints the costs of the machine by file system: for each part the processor time of a record, and the figure with
+/// that time added to the card's.
 fn costs(sheet: &Sheet, out: &mut String) {
-    let parts = sheet.parts().iter().map(|part| part.title);
-    let head = std::iter::once("CPU time a record, us").chain(parts).chain(["memory, MiB"]);
-    let mut cells = vec![head.map(str::to_owned).collect::<Vec<_>>()];
+    let mut cells = vec![vec!["CPU time a record".to_owned()], vec![String::new()]];
+    for part in sheet.parts() {
+        cells[0].extend([part.title.to_owned(), "with it".to_owned()]);
+        cells[1].extend(["us".to_owned(), part.unit.sign().to_owned()]);
+    }
+    cells[0].push("memory".into());
+    cells[1].push("MiB".into());
     let or_dash = |value: Option<f64>| value.map_or("-".into(), shown);
     for row in sheet.rows.iter().filter(|row| row.has_costs()) {
-        let cpu = row
-            .figures
-            .iter()
-            .map(|figure| or_dash(figure.as_ref().and_then(|it| it.phase.cpu_us_a_record())));
+        let of_part = |figure: &Option<Figure>| {
+            let phase = figure.as_ref().map(|it| &it.phase);
+            [phase.and_then(Phase::cpu_us_a_record), phase.and_then(Phase::with_cpu)].map(or_dash)
+        };
         let memory = row.memory_bytes().map(|bytes| bytes as f64 / f64::from(1 << 20));
-        cells.push(std::iter::once(row.name.clone()).chain(cpu).chain([or_dash(memory)]).collect());
+        let figures = row.figures.iter().flat_map(of_part);
+        cells.push(std::iter::once(row.name.clone()).chain(figures).chain([or_dash(memory)]).collect());
     }
     aligned(&cells, out);
 }
@@ -168,9 +177,26 @@ fn times(lines: &[super::Line], out: &mut String) {
     aligned(&cells, out);
 }
 
+/// Prints the share of the card's time that merges took, and the rounds until the rate stood.
+fn merges(row: &Row, out: &mut String) {
+    let shares: Vec<f64> = row.phases().map(|phase| phase.flash.merge_share().unwrap_or(0.0)).collect();
+    if shares.iter().any(|share| *share > 0.0) {
+        let shares: Vec<String> = shares.iter().map(|share| format!("{:.1} %", 100.0 * share)).collect();
+        line(out, &format!("  {}: merges take {} of the card's time", row.name, shares.join(", ")));
+    }
+    let rounds: Vec<String> = row
+        .phases()
+        .filter_map(|phase| phase.steady.as_ref())
+        .map(|it| format!("{}{}", it.figures.len(), if it.is_reached { "" } else { " (it did not stand)" }))
+        .collect();
+    if !rounds.is_empty() {
+        line(out, &format!("  {}: rounds until the rate stood: {}", row.name, rounds.join(", ")));
+    }
+}
+
 fn notes(row: &Row, out: &mut String) {
     if let Some(options) = &row.suited {
-        line(out, &format!("  {}: with the options that suit the card: {options}", row.name));
+        line(out, &format!("  {}: with the options that the probe advises: {options}", row.name));
     }
     if let Some(failure) = &row.failure {
         let first = failure.lines().next().unwrap_or_default();
@@ -179,6 +205,7 @@ fn notes(row: &Row, out: &mut String) {
     if let Check::Faults { program, .. } = &row.check {
         line(out, &format!("  {}: {program} finds faults", row.name));
     }
+    merges(row, out);
     let returned: Vec<String> = row
         .figures
         .iter()
@@ -190,35 +217,49 @@ fn notes(row: &Row, out: &mut String) {
     }
 }
 
-fn lead_table(sheets: &[Sheet], out: &mut String) {
-    let mut cells = vec![["", "", "", "flashkit", "best rival", "", "times"].map(str::to_owned).to_vec()];
+/// Prints a comparison, unless ours has no row for it.
+fn lead_table(comparison: &Comparison, sheets: &[Sheet], out: &mut String) {
+    let head = ["", "", "", "ours", "best rival", "", "times", "with CPU", "best rival", "", "times"];
+    let mut cells = vec![head.map(str::to_owned).to_vec()];
     let mut all = Vec::new();
     for sheet in sheets {
-        for lead in leads(sheet) {
+        for lead in comparison.leads(sheet) {
             let name = format!("{} {}", sheet.experiment.number(), sheet.experiment.name());
-            let times = lead.times.map_or(String::new(), |times| format!("{times:.2}  "));
-            cells.push(vec![
+            let judged = |times: f64, standing: Standing| format!("{times:.2}  {}", standing.word());
+            let device_time = lead.times.map(|times| judged(times, lead.standing()));
+            let mut row = vec![
                 name,
                 sheet.machine.clone(),
                 format!("{}, {}", lead.part.title, lead.part.unit.sign()),
                 lead.ours.map_or("-".into(), shown),
                 lead.rival.0.clone(),
                 shown(lead.rival.1),
-                times + lead.standing().word(),
-            ]);
+                device_time.unwrap_or_else(|| lead.standing().word().into()),
+            ];
+            if let Some(both) = &lead.with_cpu {
+                let (rival, figure) = &both.rival;
+                let times = judged(both.times, lead.standing_with_cpu());
+                row.extend([shown(both.ours), rival.clone(), shown(*figure), times]);
+            }
+            cells.push(row);
             all.push(lead);
         }
     }
     if all.is_empty() {
         return;
     }
-    line(out, "Our file system beside the best rival (above 1: ahead)");
+    if all.iter().all(|lead| lead.with_cpu.is_none()) {
+        cells[0].truncate(7);
+    }
+    line(out, &format!("{} (above 1: ahead)", comparison.title()));
     aligned(&cells, out);
-    tally(&all).iter().for_each(|sentence| line(out, sentence));
+    tally(comparison.subject, &all).iter().for_each(|sentence| line(out, sentence));
+    tally_with_cpu(&all).iter().for_each(|sentence| line(out, sentence));
+    line(out, "");
 }
 
 /// Prints columns with their minimum width: names left-aligned, figures right-aligned.
-fn aligned(cells: &[Vec<String>], out: &mut String) {
+pub(super) fn aligned(cells: &[Vec<String>], out: &mut String) {
     let columns = cells.iter().map(Vec::len).max().unwrap_or(0);
     let width = |n: usize| cells.iter().filter_map(|row| row.get(n)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|n| width(n).unwrap_or(0)).collect();
@@ -243,7 +284,7 @@ fn line(out: &mut String, text: &str) {
 mod tests {
     use super::*;
     use crate::{
-        experiment::{Cost, Experiment},
+        experiment::{Cost, Experiment, SteadyState},
         record::tests::record,
         report::sheets,
         sample::Sample,
@@ -254,7 +295,21 @@ mod tests {
         let mut one = record(Experiment::WriteFsync, "ext4", &[1.0, 2.0]);
         one.phases[0].cost = Some(Cost { cpu_ns: 12_300, memory_bytes: Some(3 << 20) });
         let text = text(&sheets(&[one]));
-        assert!(text.contains("  ext4                         12.3       -         3.00\n"), "{text}");
+        // One record of 4 KiB in 1 ms of the card and 12.3 us of the processor.
+        assert!(
+            text.contains("  ext4                     12.3     3951       -        -    3.00\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn merges_and_rounds_are_told() {
+        let mut one = record(Experiment::WriteFsync, "f2fs", &[1.0, 2.0]);
+        one.phases[1].flash.time_ns = [("merge".to_owned(), 1), ("command".to_owned(), 3)].into();
+        one.phases[1].steady = Some(SteadyState { figures: vec![2.0; 25], is_reached: false });
+        let text = text(&sheets(&[one]));
+        assert!(text.contains("  f2fs: merges take 0.0 %, 25.0 % of the card's time\n"), "{text}");
+        assert!(text.contains("  f2fs: rounds until the rate stood: 25 (it did not stand)\n"), "{text}");
     }
 
     #[test]

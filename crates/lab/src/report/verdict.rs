@@ -2,8 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{Row, Sheet, Standing, YARDSTICK, leads, shown};
-use crate::{preset::Preset, systems::OURS};
+use super::{
+    COMPARISONS, Comparison, Lead, Row, Sheet, Standing, YARDSTICK, main_comparison, shown, tally,
+    tally_with_cpu,
+};
+use crate::{
+    preset::Preset,
+    systems::{OURS, THROUGH_FUSE},
+};
 
 /// A verdict on one machine.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,24 +81,8 @@ fn verdict(sheets: &[&Sheet]) -> Option<Verdict> {
             sentences.push(format!("Of the kernel's file systems {} comes next{pace}.", next.name));
         }
     }
-    let behind: Vec<String> = sheets
-        .iter()
-        .flat_map(|sheet| leads(sheet).into_iter().map(move |lead| (sheet, lead)))
-        .filter(|(_, lead)| lead.standing() == Standing::Behind)
-        .map(|(sheet, lead)| {
-            let Sheet { experiment, .. } = sheet;
-            let (rival, figure) = &lead.rival;
-            let sign = lead.part.unit.sign();
-            let (ours, figure) = (lead.ours.map_or("none".into(), shown), shown(*figure));
-            let name = match experiment.name().starts_with("copy") {
-                true => lead.part.title.to_owned(),
-                false => format!("{} {}", experiment.name().replace('_', " "), lead.part.title),
-            };
-            format!("{name} ({ours} {sign} beside {figure} of {rival})")
-        })
-        .collect();
-    if !behind.is_empty() {
-        sentences.push(format!("Our file system is behind in {}.", behind.join(", ")));
+    if let Some(comparison) = main_comparison(sheets.iter().copied()) {
+        sentences.extend(standing(&comparison, sheets));
     }
     let failed: Vec<String> = sheets
         .iter()
@@ -105,20 +95,70 @@ fn verdict(sheets: &[&Sheet]) -> Option<Verdict> {
     Some(Verdict { machine: sheets[0].machine.clone(), sentences })
 }
 
+/// Returns the sentences on ours beside the best rivals: the table that they rest on, the parts in which ours is behind,
+/// the processor time, and the engine without a mount.
+fn standing(comparison: &Comparison, sheets: &[&Sheet]) -> Vec<String> {
+    let of = |comparison: &Comparison| -> Vec<(&Sheet, Lead)> {
+        sheets
+            .iter()
+            .flat_map(|sheet| comparison.leads(sheet).into_iter().map(|lead| (*sheet, lead)))
+            .collect()
+    };
+    let only =
+        |leads: &[(&Sheet, Lead)]| -> Vec<Lead> { leads.iter().map(|(_, lead)| lead.clone()).collect() };
+    let found = of(comparison);
+    let mut sentences =
+        vec![format!("This rests on the card's time in the table \"{}\".", comparison.title())];
+    let behind: Vec<String> = found
+        .iter()
+        .filter(|(_, lead)| lead.standing() == Standing::Behind)
+        .map(|(sheet, lead)| {
+            let experiment = sheet.experiment.name();
+            let (rival, figure) = &lead.rival;
+            let sign = lead.part.unit.sign();
+            let (ours, figure) = (lead.ours.map_or("none".into(), shown), shown(*figure));
+            let name = match experiment.starts_with("copy") {
+                true => lead.part.title.to_owned(),
+                false => format!("{} {}", experiment.replace('_', " "), lead.part.title),
+            };
+            format!("{name} ({ours} {sign} beside {figure} of {rival})")
+        })
+        .collect();
+    if !behind.is_empty() {
+        sentences.push(format!("Our file system is behind in {}.", behind.join(", ")));
+    }
+    sentences.extend(tally_with_cpu(&only(&found)));
+    if comparison.subject == THROUGH_FUSE {
+        let engine = COMPARISONS.iter().find(|one| one.subject == OURS);
+        let counted = engine
+            .and_then(|engine| tally("the engine in this process, which nobody mounts,", &only(&of(engine))));
+        sentences.extend(counted);
+    }
+    sentences
+}
+
 /// Returns the file systems that have a figure in every part of ext4, the best first, and the number of these
-/// parts. Both rows of ours are one program, so neither is a rival of the other.
+/// parts. The rows of ours are one program, so none is a rival of another. Where our file system was mounted, the engine
+/// in this process does not count, and ours at the defaults never does: they are compared in tables of their own.
 fn overall(sheets: &[&Sheet]) -> (Vec<Overall>, usize) {
     let mut ratios: BTreeMap<String, Vec<(f64, bool)>> = BTreeMap::new();
     let mut parts = 0;
+    let is_mounted = sheets.iter().any(|sheet| sheet.rows.iter().any(|row| row.name == THROUGH_FUSE));
+    let counts = |row: &&Row| {
+        let is_engine = is_mounted && row.kind == OURS;
+        let is_at_defaults = row.is_ours() && row.name.ends_with("(defaults)");
+        !(is_engine || is_at_defaults)
+    };
     for sheet in sheets {
         for (n, part) in sheet.parts().iter().enumerate() {
             let speed = |row: &Row| Some(part.unit.times_as_good(row.sound_figure(n)?.to_ext4?, 1.0));
             let best_but = |row: &Row| {
-                let rivals = sheet.rows.iter().filter(|other| !(row.is_ours() && other.is_ours()));
+                let rivals = sheet.rows.iter().filter(counts);
+                let rivals = rivals.filter(|other| !(row.is_ours() && other.is_ours()));
                 rivals.filter_map(speed).fold(0.0, f64::max)
             };
             parts += usize::from(sheet.rows.iter().any(|row| speed(row).is_some()));
-            for row in &sheet.rows {
+            for row in sheet.rows.iter().filter(counts) {
                 if let Some(speed) = speed(row) {
                     let is_first = Standing::of(speed / best_but(row)) != Standing::Behind;
                     ratios.entry(row.name.clone()).or_default().push((speed, is_first));
@@ -165,15 +205,34 @@ mod tests {
 
     #[test]
     fn only_a_file_system_without_losses_is_recommended() {
+        let mut at_defaults = record(Experiment::Mount, "flashkit", &[1.0, 1.0]);
+        at_defaults.cell.file_system.mount = "defaults".into();
         let records = [
             record(Experiment::Mount, "flashkit", &[2.0, 20.1]),
-            record(Experiment::Mount, "flashkit-fuse", &[1.5, 30.0]),
+            at_defaults,
             record(Experiment::Mount, "ext4", &[20.0, 20.0]),
         ];
         let verdicts = verdicts(&sheets(&records));
         let text = verdicts[0].sentences.join("\n");
         assert!(text.contains("use flashkit: no other file system is faster in any of 2 parts"), "{text}");
         assert!(text.contains("Of the kernel's file systems ext4 comes next."), "{text}");
-        assert!(!text.contains("behind"), "20.1 and 20.0 are a tie: {text}");
+        assert!(!text.contains("behind in mount"), "20.1 and 20.0 are a tie: {text}");
+    }
+
+    #[test]
+    fn the_verdict_is_about_the_mount_and_names_its_table() {
+        let records = [
+            record(Experiment::Mount, "flashkit", &[2.0, 2.0]),
+            record(Experiment::Mount, "flashkit-fuse", &[30.0, 30.0]),
+            record(Experiment::Mount, "ext4", &[20.0, 20.0]),
+        ];
+        let text = verdicts(&sheets(&records))[0].sentences.join("\n");
+        assert!(text.contains("use ext4"), "{text}");
+        assert!(text.contains("in the table \"flashkit-fuse beside the best rival, "), "{text}");
+        assert!(text.contains("behind in mount after format (30.0 ms beside 20.0 of ext4)"), "{text}");
+        assert!(
+            text.contains("2 parts the engine in this process, which nobody mounts, is ahead in 2"),
+            "{text}"
+        );
     }
 }

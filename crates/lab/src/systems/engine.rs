@@ -13,9 +13,8 @@ use f2fs::{
     units::{Ino, Time},
 };
 use flash::{
-    Card, Clock, Condition, Model, Pace, Profile, Trace,
+    Card, Clock, Condition, Model, Pace, Trace,
     counters::{Counters, HostCounters},
-    probe::Findings,
 };
 use fuse::{Medium, MountOptions};
 use guest::{
@@ -31,7 +30,7 @@ use super::{
     workloads,
 };
 use crate::{
-    rivals::{FileSystem, MADE_AT, UUID_BYTES},
+    rivals::{MADE_AT, UUID_BYTES},
     stop::Stop,
     vm::{EPOCH_NS, Failure, Measured, Totals},
     wear::Wear,
@@ -410,17 +409,6 @@ impl Planter for EnginePlanter<'_> {
         let ino = self.mounted.create_file(dir, &name)?;
         self.mounted.volume.begin(Caller::ADMIN).write(ino, 0, content).map_err(to_io)
     }
-}
-
-/// Returns the file system with the options that suit the card, unless options were given: those that `mkfs
-/// --card` and the probe advise.
-pub fn suited(spec: &FileSystem, profile: &Profile) -> FileSystem {
-    let advice = Findings::of(profile).advice();
-    if !spec.is_ours() || !spec.is_plain() || profile.is_raw() {
-        return spec.clone();
-    }
-    let (section, zone) = (advice.segments_per_section.to_string(), advice.sections_per_zone.to_string());
-    spec.clone().made(&["-s", &section, "-z", &zone]).mounted(&advice.mount_options)
 }
 
 /// Returns the processor time of this thread so far.

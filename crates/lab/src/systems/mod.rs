@@ -12,6 +12,7 @@ mod linux;
 mod null_target;
 mod read_ahead;
 mod stock;
+mod suited;
 mod workloads;
 
 use std::{
@@ -25,9 +26,10 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     directory::{DirectoryTarget, can_drop_caches},
-    engine::{EngineTarget, suited},
+    engine::EngineTarget,
     linux::{GuestTarget, traits},
     stock::StockTarget,
+    suited::suited,
 };
 use crate::{
     preset::Preset,
@@ -200,6 +202,28 @@ pub struct FlashWork {
 }
 
 impl FlashWork {
+    /// Adds the work of a later part.
+    pub fn add(&mut self, later: &FlashWork) {
+        self.programmed_bytes += later.programmed_bytes;
+        self.page_reads += later.page_reads;
+        self.block_erases += later.block_erases;
+        self.copied_pages += later.copied_pages;
+        for (cause, ns) in &later.time_ns {
+            *self.time_ns.entry(cause.clone()).or_default() += ns;
+        }
+        for (size, count) in &later.writes_by_log2_bytes {
+            *self.writes_by_log2_bytes.entry(*size).or_default() += count;
+        }
+    }
+
+    /// Returns the share of the card's time that merges took: copies and erases of its own. `None` if the card was not
+    /// busy.
+    pub fn merge_share(&self) -> Option<f64> {
+        let all: u64 = self.time_ns.values().sum();
+        let merges = self.time_ns.get("merge").copied().unwrap_or(0);
+        (all > 0).then(|| merges as f64 / all as f64)
+    }
+
     /// Returns the difference between two states of the counters.
     pub fn between(earlier: &Counters, later: &Counters, page_bytes: u32) -> FlashWork {
         let parts = later.time_ns.parts().into_iter().zip(earlier.time_ns.parts());
