@@ -374,11 +374,16 @@ fn programs_add_and_remove_keys_of_a_mount_and_set_policies() {
     let open = |name: &str| File::open(mounted.path(name)).expect("it opens");
     let (root, short) = (open("."), mounted.path("locked/short"));
     assert!(!short.exists());
+    let listed =
+        || fs::read_dir(mounted.path("locked")).expect("a directory").flatten().map(|e| e.file_name());
+    let encoded: Vec<_> = listed().collect();
+    assert!(!encoded.contains(&"short".into()));
     let of_locked = ioctl::encryption_policy(open("locked")).expect("a policy, without the key");
     let id = ioctl::add_encryption_key(&root, &[0x5A; 64], None).expect("a key");
     assert_eq!(POLICY.argument(&id), of_locked);
     assert_eq!(ioctl::encryption_key_status(&root, &id).expect("its state"), 2);
     assert_eq!(fs::read(&short).expect("the name and the content"), b"secret\n");
+    assert!(listed().any(|name| name == "short") && listed().all(|name| !encoded.contains(&name)));
     let nonce = ioctl::encryption_nonce(open("locked/short")).expect("a nonce");
     assert_ne!(nonce, ioctl::encryption_nonce(open("locked")).expect("a nonce"));
     refused("a policy of a plain file", ioctl::encryption_policy(open("plain")), Errno::NODATA);
@@ -404,6 +409,7 @@ fn programs_add_and_remove_keys_of_a_mount_and_set_policies() {
     }
     assert_eq!(ioctl::encryption_key_status(&root, &id).expect("its state"), 1);
     assert!(!file.exists() && !short.exists());
+    assert_eq!(listed().collect::<Vec<_>>(), encoded, "names from before the removal");
     refused("to create without the key", File::create(mounted.path("made/new")), Errno::NOKEY);
     refused("a second removal", ioctl::remove_encryption_key(&root, &id), Errno::NOKEY);
     let wrong = ioctl::add_encryption_key(&root, &[0x5B; 64], None).expect("another key");

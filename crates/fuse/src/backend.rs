@@ -134,7 +134,11 @@ impl Session {
 
 impl Handler for Adapter {
     fn init_flags(&self, request: &InitRequest) -> u64 {
-        init::flags(request, self.caching)
+        let names = match self.fs.has_encryption() {
+            true => init::Names::Encrypted,
+            false => init::Names::Lasting,
+        };
+        init::flags(request, self.caching, names)
     }
 
     fn handle(&self, request: &mut Request<'_>, response: &mut Response) -> Result<(), Errno> {

@@ -115,6 +115,11 @@ impl EncryptionRequest {
         }))
     }
 
+    /// Returns true if an ioctl with this number has a part of its argument in the memory of its caller.
+    pub fn accesses_memory(command: u32) -> bool {
+        matches!(command, ADD_KEY | SET_POLICY | GET_POLICY | GET_POLICY_EX)
+    }
+
     /// Returns true if the request changes the volume.
     pub fn changes(&self) -> bool {
         matches!(self, EncryptionRequest::SetPolicy(_))

@@ -45,7 +45,9 @@ impl Adapter {
 
     pub(super) fn open_dir(&self, request: &Request<'_>, output: &mut Output) -> Result<()> {
         self.fs.open(caller_of(request.header), self.ino(request.header.node), OpenMode::default())?;
-        output.put(&abi::OpenOut { handle: 0, open_flags: DIRECTORY_OPEN, padding: 0 });
+        // The names of encrypted directories change with the keys.
+        let open_flags = if self.fs.has_encryption() { 0 } else { DIRECTORY_OPEN };
+        output.put(&abi::OpenOut { handle: 0, open_flags, padding: 0 });
         Ok(())
     }
 

@@ -44,6 +44,9 @@ impl Adapter {
         let (ino, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::IoctlIn { handle, command, argument, in_bytes, .. } = request.arguments.take()?;
         let data = request.arguments.bytes(in_bytes)?;
+        if EncryptionRequest::accesses_memory(command) {
+            self.fs.require_memory_access(caller)?;
+        }
         let memory = CallerMemory { pid: request.header.pid, address: argument };
         if let Some(asked) = EncryptionRequest::parse(command, data, memory)? {
             if asked.changes() && self.is_remounted_read_only() {

@@ -25,9 +25,22 @@ const WANTED_FLAGS: u64 = init_flags::ASYNC_READ
     | init_flags::INIT_EXT
     | init_flags::DIRECT_IO_ALLOW_MMAP;
 
+/// Lifetime of the names in a directory and of the targets of links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    /// They stay until a request changes them.
+    Lasting,
+    /// They change with the keys of the volume.
+    Encrypted,
+}
+
 /// Returns the flags to negotiate with a kernel.
-pub fn flags(request: &InitRequest, caching: WriteCaching) -> u64 {
+pub fn flags(request: &InitRequest, caching: WriteCaching, names: Names) -> u64 {
     let mut flags = WANTED_FLAGS;
+    if names == Names::Encrypted {
+        // The kernel would keep listings and targets from before a key was added or removed.
+        flags &= !(init_flags::CACHE_SYMLINKS | init_flags::NO_OPENDIR_SUPPORT);
+    }
     if caching == WriteCaching::Bypassed {
         // With WRITEBACK_CACHE the kernel maintains times and sizes, also for writes that bypass its
         // cache, whose changes it would miss. With ATOMIC_O_TRUNC a truncating open does not wait for
@@ -49,7 +62,7 @@ mod tests {
 
     #[test]
     fn an_open_truncates_only_where_the_cache_and_the_set_user_id_bits_allow_it() {
-        let flags = |flags, caching| flags_of(InitRequest { minor: 36, max_readahead: 0, flags }, caching);
+        let flags = |flags, caching| flags_of(request(flags), caching, Names::Lasting);
         assert_eq!(flags(u64::MAX, WriteCaching::WriteBack), WANTED_FLAGS);
         let direct = WANTED_FLAGS & !(init_flags::WRITEBACK_CACHE | init_flags::ATOMIC_O_TRUNC);
         assert_eq!(flags(u64::MAX, WriteCaching::Bypassed), direct);
@@ -57,7 +70,17 @@ mod tests {
         assert_eq!(without_kill & init_flags::ATOMIC_O_TRUNC, 0, "the set-user-id bits would stay");
     }
 
-    fn flags_of(request: InitRequest, caching: WriteCaching) -> u64 {
-        request.negotiate(flags(&request, caching)).flags
+    #[test]
+    fn listings_and_targets_of_links_are_not_cached_if_they_change_with_keys() {
+        let negotiated = flags_of(request(u64::MAX), WriteCaching::WriteBack, Names::Encrypted);
+        assert_eq!(negotiated & (init_flags::CACHE_SYMLINKS | init_flags::NO_OPENDIR_SUPPORT), 0);
+    }
+
+    fn request(flags: u64) -> InitRequest {
+        InitRequest { minor: 36, max_readahead: 0, flags }
+    }
+
+    fn flags_of(request: InitRequest, caching: WriteCaching, names: Names) -> u64 {
+        request.negotiate(flags(&request, caching, names)).flags
     }
 }

@@ -25,6 +25,25 @@ impl KeyUsers {
 }
 
 impl FileSystem {
+    /// Fails unless the memory of a caller may be accessed for an ioctl. The caller decides how long an access takes: the
+    /// memory may be mapped from a file system that never answers. So only the user of this process and administrators
+    /// may have it accessed, who can stop this file system anyway.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without encryption on the volume, `EACCES` for another user.
+    pub fn require_memory_access(&self, caller: Caller) -> Result<()> {
+        if !self.has_encryption() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let is_own = caller.uid == rustix::process::geteuid().as_raw();
+        if is_own || caller.has(Capability::SysAdmin) { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
+    /// Returns true if the volume can have encrypted files.
+    pub fn has_encryption(&self) -> bool {
+        self.read_lock().is_ok_and(|volume| volume.superblock().features.has(Features::ENCRYPT))
+    }
+
     /// Executes an ioctl of fscrypt on an open file.
     pub fn encryption_ioctl(
         &self,
@@ -101,8 +120,8 @@ impl FileSystem {
         if self.open_for_writing().into_iter().any(|ino| is_under(&volume, ino, &name)) {
             return Ok(Removal::FilesBusy);
         }
-        all.remove(&name);
         volume.begin().remove_key(&name).map_err(to_errno)?;
+        all.remove(&name);
         Ok(Removal::Done)
     }
 
@@ -149,4 +168,26 @@ fn require_rights_over(caller: Caller, name: &KeyName) -> Result<()> {
 fn is_under(volume: &Engine, ino: Ino, name: &KeyName) -> bool {
     // A file whose policy cannot be read counts as one under the key.
     volume.encryption_policy(ino).map_or(true, |policy| policy.is_some_and(|policy| policy.key() == *name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use block::MemoryDevice;
+
+    use super::*;
+    use crate::file_system::tests::{format, mounted};
+
+    #[test]
+    fn only_administrators_and_the_user_of_the_process_have_their_memory_accessed() {
+        let on = |features| mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), features));
+        let own = rustix::process::geteuid().as_raw();
+        let caller = |uid| Caller { uid, gid: uid, pid: 0 };
+        let fs = on("encrypt");
+        assert_eq!(fs.require_memory_access(caller(own)), Ok(()));
+        assert_eq!(fs.require_memory_access(caller(0)), Ok(()));
+        assert_eq!(fs.require_memory_access(caller(own + 1000)), Err(Errno::ACCESS));
+        assert_eq!(on("").require_memory_access(caller(own)), Err(Errno::OPNOTSUPP));
+    }
 }
