@@ -139,6 +139,8 @@ fn a_mounted_volume_refuses_what_it_cannot_become_and_stays_as_it_is() {
         assert_eq!(bench.size(), first, "{arguments:?}");
         assert_eq!(fs::metadata(dir.join("v.img")).unwrap().len(), 64 * MIB, "{arguments:?}");
     }
+    let error = fails(dir, &["resize", "-n", "v.img", "3G"]);
+    assert!(error.contains("the metadata areas must grow"), "{error}");
     let printed = ok(dir, &["resize", "-n", "v.img", "96M"]);
     assert!(printed.contains("would be 96.00 MiB") && bench.size() == first, "{printed}");
     // Other users may not.

@@ -336,7 +336,7 @@ pub(crate) const CELLS: &str = "cells";
 pub(crate) const RUNS: &str = "runs";
 
 /// Writes a value atomically: under a temporary name, which is then replaced.
-fn write_json(dir: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
+pub(crate) fn write_json(dir: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
     serde_json::to_writer_pretty(&mut file, value)?;
     file.write_all(b"\n")?;

@@ -158,19 +158,30 @@ pub enum RowsError {
     },
 }
 
+/// Limits of an allocation unit, in bytes.
+const UNIT_BYTES_MIN: u64 = 4 << 10;
+const UNIT_BYTES_MAX: u64 = 1 << 30;
+
 /// Error of one line, from 1, before the file is known.
 type LineError = (usize, String);
 
-/// Reads the rows of one card from files. If a file has several cards, `card` names the one.
+/// Reads the rows of one card from files. If a file has several cards, `card` names the one. `unit_bytes` replaces the
+/// allocation unit of the files, which otherwise must be the same in all of them.
 ///
 /// # Errors
 /// [`RowsError`].
-pub fn read(paths: &[PathBuf], card: Option<&str>) -> Result<Measured, RowsError> {
+pub fn read(paths: &[PathBuf], card: Option<&str>, unit_bytes: Option<u64>) -> Result<Measured, RowsError> {
     let mut all: Option<Measured> = None;
     for path in paths {
-        let found = choose(path, read_cards(path)?, card)?;
+        let found = choose(path, read_cards_with(path, unit_bytes)?, card)?;
         match &mut all {
             None => all = Some(found),
+            Some(all) if all.unit_bytes != found.unit_bytes => {
+                let (unit, other) = (found.unit_bytes, all.unit_bytes);
+                let what =
+                    format!("an allocation unit of {unit} bytes, {other} in the files before: give --unit");
+                return Err(RowsError::Line { path: path.clone(), line: 1, what });
+            }
             Some(all) => {
                 all.size_bytes = all.size_bytes.or(found.size_bytes);
                 all.rows.extend(found.rows);
@@ -205,11 +216,15 @@ fn choose(path: &Path, mut cards: Vec<Measured>, card: Option<&str>) -> Result<M
 /// # Errors
 /// [`RowsError`].
 pub fn read_cards(path: &Path) -> Result<Vec<Measured>, RowsError> {
+    read_cards_with(path, None)
+}
+
+fn read_cards_with(path: &Path, unit_bytes: Option<u64>) -> Result<Vec<Measured>, RowsError> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
     read.map_err(|source| RowsError::Io { path: path.into(), source })?;
     let text = String::from_utf8_lossy(&bytes);
-    let cards = parse(&text, &stem(path)).map_err(|(line, what)| RowsError::Line {
+    let cards = parse(&text, &stem(path), unit_bytes).map_err(|(line, what)| RowsError::Line {
         path: path.into(),
         line,
         what,
@@ -224,8 +239,9 @@ fn stem(path: &Path) -> String {
     path.file_stem().map_or("card".into(), |stem| stem.to_string_lossy().into_owned())
 }
 
-/// Parses a text. Returns the cards with rows; `name` is that of a card that has none of its own.
-fn parse(text: &str, name: &str) -> Result<Vec<Measured>, LineError> {
+/// Parses a text. Returns the cards with rows; `name` is that of a card that has none of its own, `unit_bytes` replaces
+/// the allocation units.
+fn parse(text: &str, name: &str, unit_bytes: Option<u64>) -> Result<Vec<Measured>, LineError> {
     let first = text.lines().find(|line| !line.trim().is_empty() && !line.starts_with('#')).unwrap_or("");
     let mut cards = if first.trim_start().starts_with(['{', '[']) {
         vec![fio::parse(text, name)?]
@@ -239,6 +255,14 @@ fn parse(text: &str, name: &str) -> Result<Vec<Measured>, LineError> {
         vec![transcript::parse(text, name)?]
     };
     for card in &mut cards {
+        card.unit_bytes = unit_bytes.unwrap_or(card.unit_bytes);
+        if !(UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&card.unit_bytes) || card.unit_bytes % 512 != 0 {
+            let unit = card.unit_bytes;
+            return Err((
+                1,
+                format!("an allocation unit of {unit} bytes: must be 4 KiB to 1 GiB, whole sectors"),
+            ));
+        }
         if let Some(row) = card.rows.get(ROWS_MAX) {
             return Err((row.line, format!("card {} has more than {ROWS_MAX} rows", card.name)));
         }

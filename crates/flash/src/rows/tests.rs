@@ -3,13 +3,13 @@
 use super::*;
 
 fn one(text: &str) -> Measured {
-    let mut cards = parse(text, "it").unwrap_or_else(|(line, what)| panic!("{line}: {what}\n{text}"));
+    let mut cards = parse(text, "it", None).unwrap_or_else(|(line, what)| panic!("{line}: {what}\n{text}"));
     assert_eq!(cards.len(), 1, "{text}");
     cards.remove(0)
 }
 
 fn error(text: &str) -> (usize, String) {
-    parse(text, "it").map(|cards| panic!("{cards:?}")).unwrap_err()
+    parse(text, "it", None).map(|cards| panic!("{cards:?}")).unwrap_err()
 }
 
 fn shown(measured: &Measured) -> Vec<String> {
@@ -164,7 +164,7 @@ result_1.txt ('0x000003', '0x5344', 'SU04G', '11/2013') ['3965190144']
 result_2.txt None []
     random 4KiB 1:1147
 ";
-    let cards = parse(text, "it").expect("valid");
+    let cards = parse(text, "it", None).expect("valid");
     assert_eq!(cards.iter().map(|card| card.name.as_str()).collect::<Vec<_>>(), ["result_1", "result_2"]);
     assert_eq!(cards[0].size_bytes, Some(3_965_190_144));
     assert_eq!(cards[0].crossings, [(8 << 20, 154_000.0), (4 << 20, -4000.0)]);
@@ -182,7 +182,17 @@ fn a_file_without_rates_is_refused() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("nothing");
     std::fs::write(&path, "hello\n\u{0}world").expect("writable");
-    assert!(read(&[path], None).expect_err("no rates").to_string().contains("no rate"));
+    assert!(read(&[path], None, None).expect_err("no rates").to_string().contains("no rate"));
+}
+
+#[test]
+fn a_given_unit_replaces_that_of_the_text_before_rows_are_checked() {
+    let text = "op,order,size,units,depth,rate\nwrite,seq,8M,2,1,5MB/s\n";
+    assert!(parse(text, "it", None).is_err(), "requests of more than the usual unit");
+    assert_eq!(parse(text, "it", Some(16 << 20)).expect("it fits")[0].unit_bytes, 16 << 20);
+    for wrong in [0, 1000, 1 << 60] {
+        assert!(parse(text, "it", Some(wrong)).is_err(), "{wrong}");
+    }
 }
 
 proptest::proptest! {
@@ -195,6 +205,6 @@ proptest::proptest! {
             "", "op,order,size,rate\n", "result_1\n linear 4KiB 1:2\n", "kB reclen write\n",
             "flashbench -O\n", "{\"jobs\":[{",
         ];
-        let _ = parse(&format!("{}{tail}", heads[head]), "it");
+        let _ = parse(&format!("{}{tail}", heads[head]), "it", None);
     }
 }

@@ -29,8 +29,7 @@ impl RowFiles {
     /// # Errors
     /// [`FitError::Rows`].
     pub fn read(&self) -> Result<Measured, FitError> {
-        let mut measured = rows::read(&self.paths, self.only.as_deref())?;
-        measured.unit_bytes = self.unit_bytes.unwrap_or(measured.unit_bytes);
+        let mut measured = rows::read(&self.paths, self.only.as_deref(), self.unit_bytes)?;
         measured.size_bytes = self.size_bytes.or(measured.size_bytes);
         Ok(measured)
     }

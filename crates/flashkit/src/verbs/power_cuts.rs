@@ -24,15 +24,19 @@ use lab::{
 use super::lab_run::{self, INTERRUPTED};
 use crate::{notice::notice, render};
 
+/// Number of cuts on an honest card, and of each other kind.
+const CUTS: u64 = 1000;
+const DISHONEST_CUTS: u64 = 300;
+
 /// Options of experiment 9.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Power cuts (experiment 9)")]
 pub struct Cuts {
     /// Number of power cuts of each file system on an honest card.
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = CUTS)]
     cuts: u64,
     /// Number of power cuts for each way in which a card is dishonest.
-    #[arg(long, value_name = "N", default_value_t = 300)]
+    #[arg(long, value_name = "N", default_value_t = DISHONEST_CUTS)]
     dishonest_cuts: u64,
     /// Make only this cut again, as a record names it, and print the result as JSON. Needs one --fs.
     #[arg(long, value_name = "ID")]
@@ -40,6 +44,13 @@ pub struct Cuts {
     /// With --cut: write the card's content after the cut, before the recovery, to this file.
     #[arg(long, value_name = "FILE", requires = "cut")]
     keep: Option<PathBuf>,
+}
+
+impl Cuts {
+    /// Returns true if one of the options has another value than by default.
+    pub fn is_given(&self) -> bool {
+        self.cut.is_some() || (self.cuts, self.dishonest_cuts) != (CUTS, DISHONEST_CUTS)
+    }
 }
 
 /// The parts of a study that experiment 9 uses, too.
@@ -91,7 +102,8 @@ pub fn run(cuts: &Cuts, setting: &Setting) -> Result<ExitCode> {
     render::print(&records, setting.format, |records, out| write!(out, "{}", promises::text(records)))?;
     let is_broken = |record: &PromiseRecord| {
         let honest = record.tallies.get(&CardFailure::Honest);
-        let breaks = honest.is_some_and(|tally| tally.broken() + tally.not_mounted > 0);
+        let breaks =
+            honest.is_some_and(|tally| tally.broken() + tally.not_mounted + tally.faulty + tally.died > 0);
         record.failure.is_some() || record.file_system.is_ours() && breaks
     };
     Ok(if records.iter().any(is_broken) { ExitCode::FAILURE } else { ExitCode::SUCCESS })

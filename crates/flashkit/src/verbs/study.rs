@@ -60,7 +60,7 @@ Experiments, by name or number:
   9 power_cuts (only by itself; the promises that each file system keeps when the power is cut)
   11 fsync_sizes (only if named; random writes with fsync on files of 1 to 32 MiB)
 
-Finished results are kept: the same call continues where it stopped.")]
+Finished results are kept: the same call continues where it stopped. Experiment 9 begins anew.")]
 pub struct Args {
     /// Directory for the records and the report.
     #[arg(short, long, default_value = "study")]
@@ -79,12 +79,15 @@ pub struct Args {
     #[arg(long = "card", value_name = "PROFILE|FILE")]
     cards: Vec<String>,
     /// Run the cells of this matrix of cards, file systems, experiments, sizes, ages, kernels and seeds; the
-    /// format is in docs/SCALE.md.
+    /// format is in SCALE.md of the installed documents.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["experiments", "file_systems", "presets", "cards", "full", "size", "fsync_size", "writes", "dirty", "card_size", "age", "steady", "equal_terms", "tune", "seed"])]
     matrix: Option<PathBuf>,
     /// Repeat the study of a bundle that `report --bundle` wrote, and print where the new records differ.
     #[arg(long, value_name = "BUNDLE", conflicts_with_all = ["matrix", "cell", "list", "experiments", "file_systems", "presets", "cards", "full", "size", "fsync_size", "writes", "dirty", "card_size", "age", "seed"])]
     from: Option<PathBuf>,
+    /// With --from: run the commands and fio jobs that the bundle names, with your rights.
+    #[arg(long, requires = "from")]
+    trust: bool,
     /// Run only the cell of this name, as --list prints it, and write only its files. The exit code is 0 once its
     /// record exists, and 75 if another attempt may succeed.
     #[arg(long, value_name = "CELL")]
@@ -180,9 +183,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.json && !args.list {
         bail!("--json needs --list, or -e 9");
     }
+    if args.power_cuts.is_given() {
+        bail!("--cut, --cuts and --dishonest-cuts are for experiment 9; add -e 9");
+    }
     let unpacked = args.from.as_ref().map(|_| tempfile::tempdir()).transpose()?;
     let matrix = match (&args.from, &unpacked) {
-        (Some(file), Some(dir)) => Some(again::unpack(file, dir.path())?),
+        (Some(file), Some(dir)) => {
+            let trust = if args.trust { again::Trust::Granted } else { again::Trust::Refused };
+            Some(again::unpack(file, dir.path(), trust)?)
+        }
         _ => args.matrix.as_ref().map(|file| Matrix::read(file)).transpose()?,
     };
     let plan = match &matrix {
@@ -372,6 +381,19 @@ impl Args {
     fn cut_power(&self, programs: Option<Programs>) -> Result<ExitCode> {
         if self.experiments.iter().any(|wanted| *wanted != Wanted::PowerCuts) {
             bail!("experiment 9 is run by itself; leave only -e 9, or leave it out");
+        }
+        let without_effect = [
+            ("--list", self.list),
+            ("--cell", self.cell.is_some()),
+            ("--preset", !self.presets.is_empty()),
+            ("--age", self.age.is_some()),
+            ("--writes", self.writes.is_some()),
+            ("--steady", self.steady),
+            ("--equal-terms", self.equal_terms),
+            ("--tune", self.tune),
+        ];
+        if let Some((option, _)) = without_effect.into_iter().find(|(_, is_given)| *is_given) {
+            bail!("{option} has no effect on experiment 9; leave it out");
         }
         let setting = power_cuts::Setting {
             output: self.output.clone(),

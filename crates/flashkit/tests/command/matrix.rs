@@ -165,3 +165,18 @@ fn a_bundle_is_repeated_and_differences_are_told() {
     assert!(fails(dir, &["study", "--from", "bare.tar.zst"]).contains("contains no matrix"));
     assert!(fails(dir, &["study", "--from", "m.toml"]).contains("m.toml"));
 }
+
+#[test]
+fn commands_of_a_bundle_run_only_if_it_is_trusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let matrix = MATRIX.replace("\"mount\", ", "");
+    fs::write(dir.join("m.toml"), &matrix).unwrap();
+    ok(dir, &["study", "--matrix", "m.toml", "-o", "s", "-j", "2"]);
+    let own = "[[file_systems]]\nkind = \"ext2\"\nname = \"own\"\nmake = \"touch made {image}\"\n";
+    fs::write(dir.join("m.toml"), format!("{matrix}\n{own}")).unwrap();
+    ok(dir, &["report", "s", "--bundle", "b.tar.zst", "--matrix", "m.toml"]);
+    let told = fails(dir, &["study", "--from", "b.tar.zst", "-o", "again"]);
+    assert!(told.contains("--trust"), "{told}");
+    assert!(!dir.join("again").exists() && !dir.join("made").exists());
+}

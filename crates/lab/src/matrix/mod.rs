@@ -104,6 +104,16 @@ impl Matrix {
         }
     }
 
+    /// Returns true if a study of this matrix runs programs that it names: commands of file systems, jobs of fio, or
+    /// kernels.
+    #[must_use]
+    pub fn runs_commands(&self) -> bool {
+        let is_fio = |(_, workload): &(WorkloadId, OwnWorkload)| matches!(workload, OwnWorkload::Fio(_));
+        !self.kernels.is_empty()
+            || self.file_systems.iter().any(|it| it.own.is_some())
+            || self.workloads.values().any(is_fio)
+    }
+
     /// Returns the number of cells that need a kernel which is not there.
     pub fn left_out(&self, guest: Option<&Programs>) -> usize {
         let programs = || Programs {

@@ -1,11 +1,6 @@
 //! Results of power cuts: counts, and the evidence of each broken promise.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{self, Write},
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +10,7 @@ use super::{
 };
 use crate::{
     check::Check,
-    record::{Made, Versions},
+    record::{Made, Versions, write_json},
     rivals::FileSystem,
 };
 
@@ -200,11 +195,12 @@ impl Tally {
 }
 
 impl PromiseRecord {
-    /// Returns the path of a file system's record within a study's directory.
-    pub fn path(dir: &Path, file_system: &FileSystem, card: &str) -> PathBuf {
+    /// Returns the name of the record's file. File systems, cards and seeds have records of their own.
+    fn file_name(&self) -> String {
+        let (file_system, card, seed) = (&self.file_system, &self.card, self.seed);
         let of_name = |c: char| if c.is_ascii_alphanumeric() || "-=,".contains(c) { c } else { '_' };
         let name: String = file_system.name().chars().map(of_name).collect();
-        dir.join(FOLDER).join(format!("{}.{card}.json", name.trim_end_matches('_')))
+        format!("{}.{card}.{seed}.json", name.trim_end_matches('_'))
     }
 
     /// Writes the record atomically.
@@ -212,14 +208,9 @@ impl PromiseRecord {
     /// # Errors
     /// It cannot be written.
     pub fn put(&self, dir: &Path) -> io::Result<()> {
-        let path = PromiseRecord::path(dir, &self.file_system, &self.card);
         let folder = dir.join(FOLDER);
         fs::create_dir_all(&folder)?;
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        serde_json::to_writer_pretty(&mut file, self)?;
-        file.write_all(b"\n")?;
-        file.persist(&path)?;
-        Ok(())
+        write_json(&folder, &self.file_name(), self)
     }
 }
 

@@ -76,7 +76,7 @@ fn ask_uuid<const NUMBER: ioctl::Opcode>(dir: &File) -> io::Result<Option<Told>>
     }
 }
 
-/// Asks the F2FS volume that is mounted at a directory to take a size of so many blocks.
+/// Asks the F2FS volume mounted at a directory to resize to this number of blocks.
 pub fn resize_mounted(at: &Path, blocks: u64) -> io::Result<()> {
     // Linux, include/uapi/linux/f2fs.h: F2FS_IOC_RESIZE_FS is _IOW(0xF5, 16, __u64).
     const RESIZE: ioctl::Opcode = ioctl::opcode::write::<u64>(0xF5, 16);

@@ -44,7 +44,8 @@ impl Rows {
   flashkit card fit cards-measured.txt --only result_28 --hold-out 50% --trials 5
 
 The report names the rows that the model cannot reach, the figures that the rows do not determine, and predictions
-for other conditions. docs/DEVICE-MODEL.md has an example of each format.")]
+for other conditions. DEVICE-MODEL.md of the
+installed documents has an example of each format.")]
 pub struct FitArgs {
     #[command(flatten)]
     rows: Rows,

@@ -61,7 +61,11 @@ impl Area {
         let segment_blocks = f2fs::format::BLOCKS_PER_SEGMENT;
         let end = main + geometry.segments * segment_blocks;
         if !geometry.in_main(BlockAddr(blocks.start)) || blocks.end > end {
-            bail!("{:#x}..{:#x}: the main area is {main:#x}..{end:#x}", blocks.start, blocks.end);
+            bail!(
+                "{:#x}..{:#x}: the main area is {main:#x}..{end:#x}; flashkit info --json prints the areas",
+                blocks.start,
+                blocks.end
+            );
         }
         let section_blocks = geometry.segments_per_section * segment_blocks;
         let first_of = |section: u32| section * geometry.segments_per_section;
@@ -81,6 +85,9 @@ impl Area {
 /// Moves the blocks.
 pub fn run(args: &Args) -> Result<()> {
     let source = Source::parse(&args.target.image);
+    if args.target.path != b"/" {
+        bail!("{}: --area moves blocks of all files; name the image alone", args.target);
+    }
     if let Some(mounted) = Mounted::of_image(&source)? {
         bail!("{source}: mounted at {}; umount it first", mounted.at.display());
     }

@@ -4,6 +4,11 @@ use std::io;
 
 use anyhow::{Result, anyhow, bail};
 use block::{Device, OpenOptions};
+use f2fs::{
+    engine::{Engine, Options},
+    resize::{Method, Plan},
+};
+use image::Image;
 
 use super::{Args, Length, Record};
 use crate::{
@@ -59,7 +64,9 @@ pub fn run(args: &Args, mounted: &Mounted) -> Result<Record> {
     if bytes > device_bytes && super::variable_file(&image, length).is_none() {
         return Err(super::too_small_device("", &mounted.source, device_bytes, bytes));
     }
-    if !args.dry_run {
+    if args.dry_run {
+        require_same_metadata_areas(mounted, &image, bytes)?;
+    } else {
         host::resize_mounted(&mounted.at, bytes / block_bytes).map_err(|error| explain(mounted, error))?;
     }
     let new_bytes = match args.dry_run {
@@ -67,6 +74,16 @@ pub fn run(args: &Args, mounted: &Mounted) -> Result<Record> {
         false => mounted.superblock()?.volume_bytes(),
     };
     Ok(Record { old_bytes, new_bytes, moved_blocks: 0, moves_metadata: false, done: !args.dry_run })
+}
+
+/// Refuses a size for which the mount would refuse to grow, because the metadata areas must grow, too.
+fn require_same_metadata_areas(mounted: &Mounted, image: &Image, bytes: u64) -> Result<()> {
+    mounted.sync()?;
+    let mut volume = Engine::open(image.device(), Options::read_only())?;
+    match Plan::new(&mut volume, bytes)?.method {
+        Method::Relocate => Err(explain(mounted, io::ErrorKind::Unsupported.into())),
+        _ => Ok(()),
+    }
 }
 
 /// Explains the answer of the mount.

@@ -14,15 +14,32 @@ use lab::{
 
 use crate::{notice::notice, render};
 
+/// The right of a bundle to have the commands run that it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// They run.
+    Granted,
+    /// A bundle with commands is refused.
+    Refused,
+}
+
 /// Unpacks a bundle below `dir`, and reads its matrix.
-pub fn unpack(file: &Path, dir: &Path) -> Result<Matrix> {
+pub fn unpack(file: &Path, dir: &Path, trust: Trust) -> Result<Matrix> {
     let name = || file.display().to_string();
     let bundle = Bundle::read(File::open(file).with_context(name)?).with_context(name)?;
     let matrix = bundle.unpack(dir).with_context(|| dir.display().to_string())?;
     let matrix = matrix.ok_or_else(|| {
         anyhow!("{}: contains no matrix, so it can only be read; its README.md has the commands", name())
     })?;
-    Ok(Matrix::read(&matrix)?)
+    let matrix = Matrix::read(&matrix)?;
+    if trust == Trust::Refused && matrix.runs_commands() {
+        bail!(
+            "{}: its matrix names commands (make, check) or fio jobs, which would run with your rights; read them \
+             in the bundle (tar --zstd -xf), and repeat with --trust",
+            name()
+        );
+    }
+    Ok(matrix)
 }
 
 /// Compares the records of a plan with those of the bundle that was unpacked to `bundle`, and prints the differences.

@@ -62,7 +62,7 @@ fn listed(plan: &Plan, cell: &Cell, matrix: Option<&Matrix>) -> Listed {
     }
     Listed {
         id: cell.id(),
-        command: command(std::env::args(), &cell.id()),
+        command: command(std::env::args_os().map(|word| word.to_string_lossy().into_owned()), &cell.id()),
         inputs,
         record: Records::name(cell, plan.age_of(cell)),
         expected_memory_bytes: memory_bytes,
@@ -71,10 +71,17 @@ fn listed(plan: &Plan, cell: &Cell, matrix: Option<&Matrix>) -> Listed {
 }
 
 /// Returns the command line that runs one cell of the plan that this command line lists.
-fn command(words: impl Iterator<Item = String>, id: &str) -> Vec<String> {
-    let of_list = |word: &String| word == "--list" || word == "--json";
-    let words = words.filter(|word| !of_list(word));
-    words.chain(["--cell".to_owned(), id.to_owned()]).collect()
+fn command(mut words: impl Iterator<Item = String>, id: &str) -> Vec<String> {
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--list" | "--json" => {}
+            "--cell" => drop(words.next()),
+            _ if word.starts_with("--cell=") => {}
+            _ => kept.push(word),
+        }
+    }
+    kept.into_iter().chain(["--cell".to_owned(), id.to_owned()]).collect()
 }
 
 /// Runs the only cell of a plan, unless its record exists, and prints its tables. The exit code is 0 once the record
@@ -131,8 +138,16 @@ mod tests {
 
     #[test]
     fn the_command_of_a_cell_is_that_of_the_list() {
-        let words = ["flashkit", "study", "--matrix", "m.toml", "--list", "--json"].map(str::to_owned);
-        let command = command(words.into_iter(), "mount.flashkit.desktop");
-        assert_eq!(command, ["flashkit", "study", "--matrix", "m.toml", "--cell", "mount.flashkit.desktop"]);
+        let list = ["flashkit", "study", "--matrix", "m.toml", "--list", "--json"];
+        for words in
+            [&list[..], &[&list[..], &["--cell", "other"]].concat(), &[&list[..], &["--cell=x"]].concat()]
+        {
+            let words = words.iter().map(|word| (*word).to_owned());
+            let command = command(words, "mount.flashkit.desktop");
+            assert_eq!(
+                command,
+                ["flashkit", "study", "--matrix", "m.toml", "--cell", "mount.flashkit.desktop"]
+            );
+        }
     }
 }
