@@ -47,7 +47,8 @@ pub fn keyring(names: &[OsString]) -> Result<Keyring> {
     ring(&given(names)?)
 }
 
-/// Returns the nonces of new encrypted files, from a random seed of the system.
+/// Returns the nonces of new encrypted files, from a random seed of the system. Early after the start of a machine this waits
+/// for one.
 pub fn nonces() -> Result<Nonces> {
     let mut seed = [0; NONCE_SEED_BYTES];
     getrandom::fill(&mut seed).context("random values of the system")?;

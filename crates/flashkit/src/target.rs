@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use block::{Device, FileDevice, InUse, OpenOptions, Refillable};
 use f2fs::{
     engine::{Engine, FinalSymlink, Options},
-    format::FileType,
+    format::{FileType, superblock::Features},
     units::{CheckpointVer, Ino, Time},
 };
 
@@ -363,7 +363,10 @@ fn open<D: Device + 'static>(
     let devices = sources.iter().map(&mut device).collect::<Result<Vec<_>>>()?;
     let not_opened = |error| not_opened(&sources[0], error);
     let device = f2fs::engine::join(devices).map_err(not_opened)?;
-    let options = Options { keys: keys::keyring(&further.keys)?, nonces: Some(keys::nonces()?), ..options };
+    let superblock = f2fs::engine::read_superblock(&*device, u64::MAX);
+    let can_encrypt = superblock.is_ok_and(|(found, _)| found.features.has(Features::ENCRYPT));
+    let nonces = can_encrypt.then(keys::nonces).transpose()?;
+    let options = Options { keys: keys::keyring(&further.keys)?, nonces, ..options };
     Engine::open(device, options).map_err(not_opened)
 }
 

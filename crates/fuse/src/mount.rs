@@ -9,7 +9,11 @@ use std::{
 };
 
 use block::{Device, InUse, ReadPattern};
-use f2fs::{NONCE_SEED_BYTES, Nonces, engine::Engine};
+use f2fs::{
+    NONCE_SEED_BYTES, Nonces,
+    engine::{Engine, read_superblock},
+    format::superblock::Features,
+};
 use fuse_protocol::{Mounter, UnmountMode};
 use image::{Image, Source};
 use posix::{FileSystem, Settings};
@@ -146,7 +150,8 @@ impl Mount {
             true => Medium::BlockDevice,
             false => Medium::File,
         };
-        let nonces = Some(nonces().map_err(Error::Session)?);
+        let nonces =
+            images.first().is_some_and(can_encrypt).then(nonces).transpose().map_err(Error::Session)?;
         let volume_options =
             f2fs::engine::Options { nonces, ..options.volume_options(medium, clock::now, seed()) };
         let volume = open_volume(&images, volume_options, wrap).map_err(at)?;
@@ -353,7 +358,13 @@ fn survive_file_size_limit() -> io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
-/// Returns nonces of a random seed.
+/// Returns true if the volume can have encrypted files.
+fn can_encrypt(image: &Image) -> bool {
+    read_superblock(&*image.device(), u64::MAX).is_ok_and(|(found, _)| found.features.has(Features::ENCRYPT))
+}
+
+/// Returns nonces of a random seed. Early after the start of a machine the system may have no random values yet, and this
+/// waits for them.
 fn nonces() -> io::Result<Nonces> {
     let mut seed = [0; NONCE_SEED_BYTES];
     getrandom::fill(&mut seed)?;
