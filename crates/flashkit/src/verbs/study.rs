@@ -2,6 +2,7 @@
 
 mod again;
 mod single;
+mod wanted;
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +21,6 @@ use lab::{
     matrix::Matrix,
     plan::{self, Cell, Costs, Plan},
     preset::Preset,
-    promises,
     record::{Record, Records},
     report,
     rivals::FileSystem,
@@ -31,6 +31,7 @@ use lab::{
     vm::Measured,
 };
 
+use self::wanted::{Wanted, experiments};
 use super::{
     lab_run::{self, INTERRUPTED, Sizes},
     power_cuts::{self, Cuts},
@@ -146,24 +147,6 @@ pub struct Args {
     fio: Option<PathBuf>,
     #[command(flatten)]
     power_cuts: Cuts,
-}
-
-/// A named experiment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    /// One that measures time.
-    Timed(Experiment),
-    /// Power cuts.
-    PowerCuts,
-}
-
-/// Parses the name or number of an experiment. The names are suggested.
-fn experiments() -> impl TypedValueParser<Value = Wanted> {
-    let names = || Experiment::ALL.into_iter().map(Experiment::name).chain([promises::NAME]).collect();
-    Suggested(names).try_map(|name| match name == promises::NAME || name == promises::NUMBER.to_string() {
-        true => Ok(Wanted::PowerCuts),
-        false => lab_run::experiment(&name).map(Wanted::Timed),
-    })
 }
 
 /// Parses the name of a preset.
