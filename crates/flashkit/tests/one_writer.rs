@@ -148,6 +148,23 @@ fn a_free_loop_device_is_written_and_mounted() {
 }
 
 #[test]
+fn a_loop_device_that_stays_open_shows_what_was_written_to_its_image() {
+    run_script(
+        "loop=$(attach img)
+         exec 9< $loop
+         same \"$(flashkit ls $loop)\" ''
+         flashkit mkdir img:/one
+         same \"$(flashkit ls $loop)\" one
+         flashkit mkdir $loop:/two
+         flashkit mkdir img:/three
+         flashkit mkdir $loop:/four
+         same \"$(flashkit ls img | tr '\\n' ' ')\" 'four one three two '
+         exec 9<&-
+         fsck.f2fs --dry-run -f img > out",
+    );
+}
+
+#[test]
 fn readers_beside_a_writer_print_one_warning_on_standard_error() {
     run_script(
         "flashkit mount img m1; touch m1/file; sync -f m1

@@ -38,6 +38,14 @@ pub(super) struct Handle {
     bounces: Option<Bounces>,
 }
 
+/// Drops the clean pages that the host caches of a block device. A device that another process keeps open
+/// keeps its pages, and they are stale after a write by another path: to the file behind a loop device, to
+/// the whole disk of a partition.
+fn drop_cached_pages(device: &File) {
+    // A device that takes no advice has no pages of this kind.
+    let _ = rustix::fs::fadvise(device, 0, None, Advice::DontNeed);
+}
+
 impl Handle {
     pub(super) fn open(path: &Path, options: OpenOptions) -> io::Result<Handle> {
         // The kind is checked by name first: opening a FIFO would block, and opening a tape would move it.
@@ -79,6 +87,9 @@ impl Handle {
             false => Claim::to_read(&file, path),
         };
         let claim = claim.inspect_err(|_| unlock(&file))?;
+        if is_block_device && claim.writer().is_none() {
+            drop_cached_pages(&file);
+        }
         let bounces = options.direct.then(Bounces::default);
         Ok(Handle { file, is_block_device, sector_bytes, claim, bounces })
     }
