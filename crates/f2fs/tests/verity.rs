@@ -6,7 +6,7 @@ use std::{process::Command, sync::Arc};
 use block::{Device, MemoryDevice};
 use f2fs::{
     Error, Place,
-    engine::{Caller, Engine, NewNode, Options},
+    engine::{Caller, Engine, NewNode, Options, SealedDamage, SealedPart, SealedPlace},
     format::{
         BlockSize,
         inode::{advise, flag},
@@ -86,7 +86,7 @@ fn files_are_sealed_with_the_digests_of_fsverity() {
     for (length, parameters) in cases {
         let content = bytes(length);
         let ino = file(&mut volume, format!("{length}").as_bytes(), &content);
-        let descriptor = volume.begin(Caller::ADMIN).seal(ino, &parameters).expect("it is sealed");
+        let descriptor = volume.begin(Caller::ADMIN).seal(ino, &parameters, b"").expect("it is sealed");
         let digest: String = descriptor.digest().iter().map(|byte| format!("{byte:02x}")).collect();
         if let Some(told) = of_tool(&content, &parameters) {
             assert_eq!(digest, told, "{length} bytes, {parameters:?}");
@@ -106,7 +106,7 @@ fn files_are_sealed_with_the_digests_of_fsverity() {
         assert_eq!(part[..length], content[content.len() / 2..][..length]);
         let written = volume.begin(Caller::ADMIN).write(*ino, 0, b"x");
         assert!(matches!(written, Err(Error::NotPermitted)), "{written:?}");
-        let again = volume.begin(Caller::ADMIN).seal(*ino, &usual());
+        let again = volume.begin(Caller::ADMIN).seal(*ino, &usual(), b"");
         assert!(matches!(again, Err(Error::Exists)), "{again:?}");
         assert!(volume.inode(*ino).expect("an inode").has_advise(advise::VERITY));
         assert_eq!(volume.stat(*ino).expect("attributes").size, content.len() as u64);
@@ -152,16 +152,126 @@ fn files_that_linux_sealed_are_checked() {
 fn sealing_is_refused_for_files_that_cannot_be_sealed() {
     let (_device, mut plain) = volume(&[]);
     let ino = file(&mut plain, b"file", b"content");
-    let refused = plain.begin(Caller::ADMIN).seal(ino, &usual());
+    let refused = plain.begin(Caller::ADMIN).seal(ino, &usual(), b"");
     assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
     let (_device, mut volume) = volume(&["verity", "extra_attr", "compression"]);
     let ino = file(&mut volume, b"file", b"content");
-    let refused = volume.begin(Caller::ADMIN).seal(ino, &parameters(HashAlgorithm::Sha256, 9, b""));
+    let refused = volume.begin(Caller::ADMIN).seal(ino, &parameters(HashAlgorithm::Sha256, 9, b""), b"");
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
-    assert!(volume.begin(Caller::ADMIN).seal(ROOT, &usual()).is_err());
+    assert!(volume.begin(Caller::ADMIN).seal(ROOT, &usual(), b"").is_err());
     let empty = file(&mut volume, b"compressed", b"");
     let set = f2fs::engine::SetAttr { flags: Some(flag::COMPRESS), ..Default::default() };
     volume.begin(Caller::ADMIN).set_attr(empty, &set).expect("it is compressed");
-    let refused = volume.begin(Caller::ADMIN).seal(empty, &usual());
+    let refused = volume.begin(Caller::ADMIN).seal(empty, &usual(), b"");
     assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+}
+
+/// Returns the damaged places of a file, after a check that every byte of its content was told once.
+fn damage(volume: &Engine, ino: Ino) -> Vec<SealedDamage> {
+    let (mut end, mut found) = (0, Vec::new());
+    let is_sealed = volume.check_sealed(ino, |part| {
+        let content = match part {
+            SealedPart::Whole(content) => content,
+            SealedPart::Damaged(damaged) => {
+                let content = damaged.content.clone();
+                found.push(damaged);
+                content
+            }
+        };
+        assert_eq!(content.start, end, "in order, and without gaps");
+        end = content.end;
+    });
+    assert!(is_sealed.expect("no error of keys"));
+    assert_eq!(end, volume.stat(ino).expect("attributes").size);
+    found
+}
+
+#[test]
+fn a_check_tells_each_damaged_place_once() {
+    let (device, mut volume) = volume(&["verity"]);
+    // Three levels of blocks of 1 KiB, each with 32 digests.
+    let content = bytes(2_500_000);
+    let ino = file(&mut volume, b"file", &content);
+    let signature = bytes(700);
+    let made =
+        volume.begin(Caller::ADMIN).seal(ino, &parameters(HashAlgorithm::Sha256, 10, b"salt"), &signature);
+    assert_eq!(made.expect("it is sealed").signature, signature);
+    let empty = file(&mut volume, b"empty", b"");
+    volume.begin(Caller::ADMIN).seal(empty, &usual(), b"").expect("it is sealed");
+    let plain = file(&mut volume, b"plain", b"plain");
+    volume.unmount().expect("a checkpoint");
+    drop(volume);
+    let open = || Engine::open(device.clone(), Options::read_only()).expect("a volume");
+    let volume = open();
+    assert!(damage(&volume, ino).is_empty() && damage(&volume, empty).is_empty());
+    assert!(!volume.check_sealed(plain, |_| panic!("nothing is told")).expect("it is readable"));
+    assert_eq!(volume.verity(ino).expect("a descriptor").expect("it is sealed").signature, signature);
+    let mut tree = vec![0; 1 << 20];
+    // 2442 blocks of content, and 77 + 3 + 1 blocks above them.
+    assert_eq!(volume.read_verity_tree(ino, 0, &mut tree).expect("a tree"), 81 << 10);
+    assert_eq!(volume.read_verity_tree(ino, 80 << 10, &mut tree).expect("its end"), 1 << 10);
+
+    let inode = volume.inode(ino).expect("an inode");
+    let at = |offset: u64| {
+        let addr = volume.address(&inode, offset / BLOCK).expect("an address");
+        u64::from(addr.0) * BLOCK + offset % BLOCK
+    };
+    let tree = (content.len() as u64).next_multiple_of(65_536);
+    let found_after = |offsets: &[u64]| {
+        let flip = || {
+            for at in offsets.iter().map(|offset| at(*offset)) {
+                let mut byte = [0];
+                device.read(at, &mut byte).expect("memory");
+                device.write(at, &[byte[0] ^ 1]).expect("memory");
+            }
+        };
+        flip();
+        let found = damage(&open(), ino);
+        flip();
+        found.into_iter().map(|damaged| (damaged.place, damaged.content)).collect::<Vec<_>>()
+    };
+    use SealedPlace::{Content, Descriptor, Tree};
+    let size = content.len() as u64;
+    assert_eq!(
+        found_after(&[5000, 6200, size - 1]),
+        [(Content, 4096..5120), (Content, 6144..7168), (Content, 2_499_584..size)]
+    );
+    // The root, the second block of level 1, and the last block of level 0.
+    assert_eq!(found_after(&[tree]), [(Tree { level: 2, block: 0 }, 0..size)]);
+    assert_eq!(found_after(&[tree + 2 * 1024]), [(Tree { level: 1, block: 1 }, 1 << 20..2 << 20)]);
+    assert_eq!(
+        found_after(&[tree + 80 * 1024, size - 1, 0]),
+        [(Content, 0..1024), (Tree { level: 0, block: 76 }, 76 << 15..size)]
+    );
+    assert_eq!(found_after(&[tree + 81 * 1024]), [(Descriptor, 0..size)]);
+    // The signature is not part of what is measured.
+    assert_eq!(found_after(&[tree + 81 * 1024 + 256]), []);
+}
+
+#[test]
+fn a_sealing_that_is_given_up_leaves_the_file_as_it_was() {
+    let (device, mut volume) = volume(&["verity"]);
+    let content = bytes(40 << 20);
+    let ino = file(&mut volume, b"file", &content);
+    let before = volume.space().free_blocks;
+    let mut sealing = volume.begin_sealing(ino, &usual(), b"").expect("it can be sealed");
+    for hashed in [16 << 20, 32 << 20] {
+        assert_eq!(volume.begin(Caller::ADMIN).seal_part(&mut sealing).expect("room"), None);
+        assert_eq!(sealing.hashed_bytes(), hashed);
+    }
+    volume.begin(Caller::ADMIN).give_up_sealing(&sealing).expect("it is freed");
+    volume.checkpoint().expect("a checkpoint");
+    assert_eq!(volume.space().free_blocks, before);
+    volume.begin(Caller::ADMIN).write(ino, 5, b"change").expect("it is not sealed");
+    let mut parts = 0;
+    let mut sealing = volume.begin_sealing(ino, &usual(), b"").expect("it can be sealed");
+    while volume.begin(Caller::ADMIN).seal_part(&mut sealing).expect("room").is_none() {
+        parts += 1;
+    }
+    assert!(parts >= 3, "{parts}");
+    volume.unmount().expect("a checkpoint");
+    let volume = Engine::open(device, Options::read_only()).expect("a volume");
+    assert!(damage(&volume, ino).is_empty());
+    let long = volume.begin_sealing(ino, &usual(), &bytes(16_129));
+    assert!(matches!(long, Err(Error::Invalid(_))), "{long:?}");
 }

@@ -40,7 +40,10 @@ pub use crate::{
         ActiveLogs, Clock, FsyncNames, Geometry, InPlace, Io, OnError, Options, RawPack, Upkeep,
         device_bytes, join, read_raw_superblock, read_superblock,
     },
-    files::{Cluster, Extent, ExtentKind, FileSize, Fragmentation, Hidden, Run},
+    files::{
+        Cluster, Extent, ExtentKind, FileSize, Fragmentation, Hidden, Run, SealedDamage, SealedPart,
+        SealedPlace,
+    },
     names::{
         DirCursor, DirEntry, FinalSymlink, Found, NewNode, PathEnd, RenameMode, SET_GID, SeenBlocks, SetAttr,
         Stat, Times, XattrMode, without_privilege,
@@ -55,6 +58,7 @@ pub use pending::{PendingSync, SyncOutcome};
 pub use quota::QuotaLimits;
 pub use space::Space;
 pub use transaction::{Caller, Transaction};
+pub use verity_api::Sealing;
 pub use victim::{Candidate, Policy, benefit, by_age};
 
 pub(crate) use census::Census;

@@ -5,13 +5,16 @@ use super::{
     transaction::{Step, Transaction},
 };
 use crate::{
-    Result,
+    Error, Result,
+    files::SealedPart,
     format::verity::{self, Descriptor, Location, Parameters, Shape},
     units::Ino,
 };
 
 /// Bytes of a tree that are made in one step.
 const STEP_BYTES: usize = 1 << 20;
+/// Bytes of content that are hashed in one step.
+const STEP_CONTENT_BYTES: u64 = 16 << 20;
 
 impl Engine {
     /// Returns the descriptor of a sealed file, which has its root hash and its digest; `None` if the file is not sealed.
@@ -22,74 +25,181 @@ impl Engine {
     pub fn verity(&self, ino: Ino) -> Result<Option<Descriptor>> {
         self.files().verity(&*self.nodes().inode(ino)?)
     }
+
+    /// Reads from the Merkle tree of a sealed file as it is stored, unchecked, at most up to its end. Returns the number of
+    /// bytes.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`] for a file that is not sealed; those of [`verity`](Self::verity).
+    pub fn read_verity_tree(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.files().read_tree(&*self.nodes().inode(ino)?, offset, buf)
+    }
+
+    /// Checks all content of a sealed file and its Merkle tree, from the root hash down, and tells each part to `visit`:
+    /// ranges of the content that match, and each damaged place once. What is below a damaged block of the tree cannot be
+    /// checked. Returns false if the file is not sealed.
+    ///
+    /// # Errors
+    /// Errors of the keys of an encrypted file, as for [`require_key`](Self::require_key). Damage is told to `visit`; but
+    /// an inode that cannot be read is an error.
+    pub fn check_sealed(&self, ino: Ino, mut visit: impl FnMut(SealedPart)) -> Result<bool> {
+        self.files().check_sealed(ino, &mut visit)
+    }
+
+    /// Begins to seal a regular file, of which the caller makes sure that it does not change meanwhile. The parts follow by
+    /// [`Transaction::seal_part`]; `signature` is that of the digest, or empty.
+    ///
+    /// # Errors
+    /// [`Error::Exists`](crate::Error::Exists) for a sealed file; [`Error::Invalid`](crate::Error::Invalid) for impossible
+    /// parameters and a signature that is too long; [`Error::Unsupported`](crate::Error::Unsupported) without the feature,
+    /// and for a compressed file; [`Error::NotPermitted`](crate::Error::NotPermitted) for an append-only or immutable file;
+    /// [`Error::FileTooLarge`](crate::Error::FileTooLarge) if the tree has no place; those of [reading](Engine#errors).
+    pub fn begin_sealing(&self, ino: Ino, parameters: &Parameters, signature: &[u8]) -> Result<Sealing> {
+        self.files().check_sealing(ino, parameters, signature)?;
+        let data_bytes = self.inode(ino)?.head().size.get();
+        let shape = Shape::new(parameters, data_bytes).ok_or(Error::FileTooLarge)?;
+        let tree = verity::tree_offset(data_bytes).ok_or(Error::FileTooLarge)?;
+        Ok(Sealing {
+            ino,
+            parameters: parameters.clone(),
+            signature: signature.to_vec(),
+            data_bytes,
+            shape,
+            tree,
+            level: 0,
+            block: 0,
+            below: Vec::new(),
+            hashes: Vec::new(),
+        })
+    }
+}
+
+/// A file whose Merkle tree is being made.
+#[derive(Debug)]
+pub struct Sealing {
+    ino: Ino,
+    parameters: Parameters,
+    signature: Vec<u8>,
+    data_bytes: u64,
+    shape: Shape,
+    /// Offset of the tree in the file, in bytes.
+    tree: u64,
+    /// The next block of the tree.
+    level: usize,
+    block: u64,
+    /// The hashes of the level below the current one, if that is not the content: 32 or 64 bytes for each of its blocks.
+    below: Vec<u8>,
+    /// The hashes of the current level so far.
+    hashes: Vec<u8>,
+}
+
+impl Sealing {
+    /// Bytes of content that have been hashed.
+    #[must_use]
+    pub fn hashed_bytes(&self) -> u64 {
+        match self.level {
+            0 => self.data_bytes.min(self.shape.content(0, self.block).start),
+            _ => self.data_bytes,
+        }
+    }
+
+    /// Makes the next part of the tree, or stores the descriptor behind it.
+    fn advance(&mut self, step: &mut Step<'_>) -> Result<Option<Descriptor>> {
+        if self.level == self.shape.levels() {
+            return self.store_descriptor(step).map(Some);
+        }
+        let (block_bytes, arity) = (self.parameters.block_bytes(), self.shape.arity());
+        let per_step = match self.level {
+            0 => STEP_CONTENT_BYTES / (arity * block_bytes as u64),
+            _ => (STEP_BYTES / block_bytes) as u64,
+        };
+        let count = per_step.clamp(1, self.shape.blocks(self.level) - self.block);
+        let (first, most) = (self.block * arity, count * arity);
+        let mut bytes = match self.level {
+            0 => step.files().hash_blocks(self.ino, &self.parameters, first, most)?,
+            _ => {
+                let digest_bytes = self.parameters.algorithm.digest_bytes();
+                let start = first as usize * digest_bytes;
+                let end = self.below.len().min(start + most as usize * digest_bytes);
+                self.below[start..end].to_vec()
+            }
+        };
+        // Zeroes follow the last hash.
+        bytes.resize(count as usize * block_bytes, 0);
+        step.files().write_beyond(self.ino, self.tree + self.shape.offset(self.level, self.block), &bytes)?;
+        self.hashes.extend(bytes.chunks_exact(block_bytes).flat_map(|bytes| self.parameters.hash(bytes)));
+        self.block += count;
+        if self.block == self.shape.blocks(self.level) {
+            self.below = std::mem::take(&mut self.hashes);
+            (self.level, self.block) = (self.level + 1, 0);
+        }
+        Ok(None)
+    }
+
+    fn store_descriptor(&self, step: &mut Step<'_>) -> Result<Descriptor> {
+        let (ino, parameters) = (self.ino, &self.parameters);
+        let root_hash = match (self.shape.levels(), self.data_bytes) {
+            (0, 0) => vec![0; parameters.algorithm.digest_bytes()],
+            (0, _) => step.files().hash_blocks(ino, parameters, 0, 1)?,
+            _ => self.below.clone(),
+        };
+        let descriptor = Descriptor {
+            parameters: parameters.clone(),
+            data_bytes: self.data_bytes,
+            root_hash,
+            signature: self.signature.clone(),
+        };
+        let stored = descriptor.to_stored();
+        let location = Location { offset: self.tree + self.shape.bytes(), bytes: stored.len() as u32 };
+        step.files().write_beyond(ino, location.offset, &stored)?;
+        step.names().store_verity(ino, &location)?;
+        Ok(descriptor)
+    }
 }
 
 impl Transaction<'_> {
     /// Seals a regular file: makes its Merkle tree, from which on the content is checked when it is read, and can no longer
-    /// be changed. The caller makes sure that the file is not open for writing. Returns the descriptor.
+    /// be changed. The caller makes sure that the file is not open for writing. `signature` is that of the digest, or
+    /// empty. Returns the descriptor.
     ///
     /// The tree is made in several steps. After an error or a power cut the file is not sealed, and the next change of its
     /// size frees what there is of the tree.
     ///
     /// # Errors
-    /// [`Error::Exists`](crate::Error::Exists) for a sealed file; [`Error::Invalid`](crate::Error::Invalid) for impossible
-    /// parameters; [`Error::Unsupported`](crate::Error::Unsupported) without the feature, and for a compressed file;
-    /// [`Error::NotPermitted`](crate::Error::NotPermitted) for an append-only or immutable file; those of
-    /// [`write`](Self::write).
-    pub fn seal(mut self, ino: Ino, parameters: &Parameters) -> Result<Descriptor> {
+    /// Those of [`Engine::begin_sealing`] and of [`write`](Self::write).
+    pub fn seal(mut self, ino: Ino, parameters: &Parameters, signature: &[u8]) -> Result<Descriptor> {
         let mut step = self.step()?;
-        step.files().check_sealing(ino, parameters)?;
-        let sealed = Self::make_tree(&mut step, ino, parameters);
-        if sealed.is_err() {
+        let mut sealing = step.engine().begin_sealing(ino, parameters, signature)?;
+        loop {
+            if let Some(descriptor) = Self::advance(&mut step, &mut sealing)? {
+                return Ok(descriptor);
+            }
             step.renew()?;
-            step.files().cut_tree(ino)?;
         }
-        sealed
     }
 
-    fn make_tree(step: &mut Step<'_>, ino: Ino, parameters: &Parameters) -> Result<Descriptor> {
-        let data_bytes = step.engine().inode(ino)?.head().size.get();
-        let shape = Shape::new(parameters, data_bytes).expect("it was checked");
-        let tree = verity::tree_offset(data_bytes).expect("it was checked");
-        let digest_bytes = parameters.algorithm.digest_bytes();
-        let mut root_hash = vec![0; digest_bytes];
-        if shape.levels() == 0 && data_bytes > 0 {
-            root_hash = step.files().hash_blocks(ino, parameters, 0, 1)?;
+    /// Does the next part of sealing a file. Returns the descriptor after the last part; until then the file is not sealed.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write). What there is of the tree is freed then, and the sealing has ended.
+    pub fn seal_part(mut self, sealing: &mut Sealing) -> Result<Option<Descriptor>> {
+        Self::advance(&mut self.step()?, sealing)
+    }
+
+    /// Ends the sealing of a file before its last part, and frees what there is of the tree.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write).
+    pub fn give_up_sealing(mut self, sealing: &Sealing) -> Result<()> {
+        self.step()?.files().cut_tree(sealing.ino)
+    }
+
+    fn advance(step: &mut Step<'_>, sealing: &mut Sealing) -> Result<Option<Descriptor>> {
+        let done = sealing.advance(step);
+        if done.is_err() {
+            step.renew()?;
+            step.files().cut_tree(sealing.ino)?;
         }
-        let per_step = (STEP_BYTES / parameters.block_bytes()) as u64;
-        // The hashes of the level below: 32 or 64 bytes for each of its blocks.
-        let mut below: Vec<u8> = Vec::new();
-        for level in 0..shape.levels() {
-            let mut hashes = Vec::new();
-            for block in (0..shape.blocks(level)).step_by(per_step as usize) {
-                step.renew()?;
-                let count = per_step.min(shape.blocks(level) - block);
-                let (first, most) = (block * shape.arity(), count * shape.arity());
-                let mut bytes = match level {
-                    0 => step.files().hash_blocks(ino, parameters, first, most)?,
-                    _ => {
-                        let start = first as usize * digest_bytes;
-                        let end = below.len().min(start + most as usize * digest_bytes);
-                        below[start..end].to_vec()
-                    }
-                };
-                // Zeroes follow the last hash.
-                bytes.resize(count as usize * parameters.block_bytes(), 0);
-                step.files().write_beyond(ino, tree + shape.offset(level, block), &bytes)?;
-                hashes.extend(
-                    bytes.chunks_exact(parameters.block_bytes()).flat_map(|bytes| parameters.hash(bytes)),
-                );
-            }
-            below = hashes;
-        }
-        if shape.levels() > 0 {
-            root_hash = below;
-        }
-        let descriptor = Descriptor { parameters: parameters.clone(), data_bytes, root_hash };
-        let location = Location { offset: tree + shape.bytes(), bytes: verity::DESCRIPTOR_BYTES as u32 };
-        step.renew()?;
-        step.files().write_beyond(ino, location.offset, &descriptor.to_bytes())?;
-        step.names().store_verity(ino, &location)?;
-        Ok(descriptor)
+        done
     }
 }

@@ -16,6 +16,7 @@ mod read;
 mod recovery;
 mod size;
 mod verity;
+mod verity_check;
 mod write;
 mod write_back;
 mod write_through;
@@ -31,6 +32,7 @@ pub(crate) use read::FileBlock;
 pub use read::{Extent, ExtentKind, Hidden};
 pub(crate) use recovery::{clear_content, has_map};
 pub use size::FileSize;
+pub use verity_check::{SealedDamage, SealedPart, SealedPlace};
 pub(crate) use write::{pieces, write_pieces};
 
 use encryption::Ciphers;

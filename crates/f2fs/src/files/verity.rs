@@ -22,9 +22,8 @@ use crate::{
 
 /// Maximum number of checked blocks of trees in memory, each of at most 64 KiB and mostly of 4 KiB.
 const CHECKED_MAX: usize = 256;
-/// Maximum size of a descriptor with its signature in bytes (Linux, `FS_VERITY_MAX_DESCRIPTOR_SIZE`).
-const DESCRIPTOR_BYTES_MAX: u32 = 16_384;
-
+/// Bytes of content that are read at once to hash them; a multiple of every block of a tree.
+const HASHED_BYTES: u64 = 1 << 20;
 /// Checked blocks of Merkle trees.
 #[derive(Default)]
 pub(super) struct CheckedBlocks(Mutex<FxHashMap<BlockId, Arc<Vec<u8>>>>);
@@ -33,11 +32,12 @@ pub(super) struct CheckedBlocks(Mutex<FxHashMap<BlockId, Arc<Vec<u8>>>>);
 type BlockId = (Vec<u8>, usize, u64);
 
 /// A sealed file, to check its content.
-struct Sealed<'i> {
-    inode: &'i NodeBlock,
-    descriptor: Descriptor,
-    shape: Shape,
-    tree: u64,
+pub(super) struct Sealed<'i> {
+    pub(super) inode: &'i NodeBlock,
+    pub(super) descriptor: Descriptor,
+    pub(super) shape: Shape,
+    /// Offset of the tree in the file, in bytes.
+    pub(super) tree: u64,
     digest: Vec<u8>,
 }
 
@@ -53,7 +53,10 @@ impl Files {
             return bad("a sealed file without a verity descriptor".into()).map(Some);
         };
         let location = match Location::parse(&place) {
-            Ok(location) if location.bytes <= DESCRIPTOR_BYTES_MAX && location.offset < i64::MAX as u64 => {
+            Ok(location)
+                if location.bytes as usize <= verity::STORED_BYTES_MAX
+                    && location.offset < i64::MAX as u64 =>
+            {
                 location
             }
             Ok(location) => return bad(format!("a verity descriptor of {} bytes", location.bytes)).map(Some),
@@ -70,7 +73,7 @@ impl Files {
         }
     }
 
-    fn damage<T>(&self, at: Place, what: String) -> Result<T> {
+    pub(super) fn damage<T>(&self, at: Place, what: String) -> Result<T> {
         self.disk().io().record_corruption(Err(Error::corrupt(at, what)))
     }
 
@@ -96,7 +99,7 @@ impl Files {
         Ok(())
     }
 
-    fn sealed<'i>(&self, inode: &'i NodeBlock, descriptor: Descriptor) -> Result<Sealed<'i>> {
+    pub(super) fn sealed<'i>(&self, inode: &'i NodeBlock, descriptor: Descriptor) -> Result<Sealed<'i>> {
         let shape = Shape::new(&descriptor.parameters, descriptor.data_bytes);
         let tree = verity::tree_offset(descriptor.data_bytes);
         let end = |(tree, shape): (u64, &Shape)| tree.checked_add(shape.bytes());
@@ -122,6 +125,12 @@ impl Files {
         if is_right {
             return Ok(());
         }
+        self.mismatch(sealed, level, block)
+    }
+
+    /// Returns the error of a block that does not match the block above it, and records the damage. `level` counts from the
+    /// data, which is level 0.
+    pub(super) fn mismatch<T>(&self, sealed: &Sealed<'_>, level: usize, block: u64) -> Result<T> {
         let (log, ino) = (self.disk().superblock().block_size.log(), sealed.inode.ino());
         let log_block = sealed.descriptor.parameters.log_block_bytes;
         let (offset, what) = match level {
@@ -155,9 +164,27 @@ impl Files {
         Ok(bytes)
     }
 
+    /// Reads from the Merkle tree of a sealed file as it is stored, at most up to its end, and returns the number of bytes.
+    pub(crate) fn read_tree(&self, inode: &NodeBlock, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let Some(descriptor) = self.verity(inode)? else { return Err(Error::NoAttribute) };
+        let sealed = self.sealed(inode, descriptor)?;
+        let rest = sealed.shape.bytes().saturating_sub(offset);
+        let length = buf.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
+        if length > 0 {
+            self.read_past_end(inode, sealed.tree + offset, &mut buf[..length])?;
+        }
+        Ok(length)
+    }
+
     /// Checks that a file can be sealed with a tree.
-    pub(crate) fn check_sealing(&self, ino: Ino, parameters: &Parameters) -> Result<()> {
+    pub(crate) fn check_sealing(&self, ino: Ino, parameters: &Parameters, signature: &[u8]) -> Result<()> {
         parameters.check().map_err(|what| Error::Invalid(what.into()))?;
+        if signature.len() > verity::SIGNATURE_BYTES_MAX {
+            let (length, most) = (signature.len(), verity::SIGNATURE_BYTES_MAX);
+            return Err(Error::Invalid(
+                format!("a signature of {length} bytes, at most {most} are possible").into(),
+            ));
+        }
         if !self.disk().superblock().features.has(Features::VERITY) {
             let what = "fs-verity without the feature; flashkit tune -O verity adds it";
             return Err(Error::Unsupported(what.into()));
@@ -178,7 +205,7 @@ impl Files {
         let shape = Shape::new(parameters, size);
         let end = verity::tree_offset(size).zip(shape).map(|(tree, shape)| tree + shape.bytes());
         let end = end.ok_or(Error::FileTooLarge)?;
-        self.end_of(&inode, end, verity::DESCRIPTOR_BYTES as u64).map(drop)
+        self.end_of(&inode, end, (verity::DESCRIPTOR_BYTES + signature.len()) as u64).map(drop)
     }
 
     /// Writes past the end of a file, which does not grow.
@@ -206,14 +233,15 @@ impl Files {
     ) -> Result<Vec<u8>> {
         let inode = self.nodes.inode(ino)?;
         let (block_bytes, size) = (parameters.block_bytes() as u64, inode.head().size.get());
-        let mut bytes = vec![0; block_bytes as usize];
-        let mut hashes = Vec::new();
-        let blocks = size.div_ceil(block_bytes);
-        for block in block..blocks.min(block + count) {
-            bytes.fill(0);
-            let there = block_bytes.min(size - block * block_bytes) as usize;
-            self.read_past_end(&inode, block * block_bytes, &mut bytes[..there])?;
-            hashes.extend(parameters.hash(&bytes));
+        let end = size.div_ceil(block_bytes).min(block + count);
+        let (mut at, mut hashes) = (block, Vec::new());
+        while at < end {
+            let run = (HASHED_BYTES / block_bytes).min(end - at);
+            let mut bytes = vec![0; (run * block_bytes) as usize];
+            let there = (run * block_bytes).min(size - at * block_bytes) as usize;
+            self.read_past_end(&inode, at * block_bytes, &mut bytes[..there])?;
+            hashes.extend(bytes.chunks_exact(block_bytes as usize).flat_map(|bytes| parameters.hash(bytes)));
+            at += run;
         }
         Ok(hashes)
     }

@@ -2,6 +2,8 @@
 //! `Documentation/filesystems/fsverity.rst`). F2FS stores the tree and then the descriptor past the end of the file, from
 //! the next multiple of 64 KiB on, and the place of the descriptor in an extended attribute.
 
+use std::ops::Range;
+
 use sha2::{Digest, Sha256, Sha512};
 
 /// Stored name of the attribute with the place of the descriptor; its index is
@@ -11,6 +13,10 @@ pub const ATTRIBUTE: &[u8] = b"v";
 pub const DESCRIPTOR_BYTES: usize = 256;
 /// Size of the longest salt in bytes.
 pub const SALT_BYTES_MAX: usize = 32;
+/// Size of the longest descriptor with its signature in bytes (Linux, `FS_VERITY_MAX_DESCRIPTOR_SIZE`).
+pub const STORED_BYTES_MAX: usize = 16_384;
+/// Size of the longest signature in bytes (Linux, `FS_VERITY_MAX_SIGNATURE_SIZE`).
+pub const SIGNATURE_BYTES_MAX: usize = STORED_BYTES_MAX - DESCRIPTOR_BYTES;
 
 /// Alignment of the tree in the file, in bytes.
 const TREE_ALIGNMENT: u64 = 65_536;
@@ -47,6 +53,12 @@ impl HashAlgorithm {
             2 => Some(HashAlgorithm::Sha512),
             _ => None,
         }
+    }
+
+    /// Returns the algorithm that the tool `fsverity` gives this name, if it is known.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<HashAlgorithm> {
+        [HashAlgorithm::Sha256, HashAlgorithm::Sha512].into_iter().find(|known| known.name() == name)
     }
 
     /// Returns the number by which descriptors name the algorithm.
@@ -191,6 +203,16 @@ impl Shape {
     pub fn bytes(&self) -> u64 {
         self.levels.iter().sum::<u64>() << self.log_block_bytes
     }
+
+    /// Returns the range of the content that a block of the tree covers, in bytes. The last range may reach beyond the end
+    /// of the file.
+    #[must_use]
+    pub fn content(&self, level: usize, block: u64) -> Range<u64> {
+        let covered =
+            (0..=level).fold(1 << self.log_block_bytes, |bytes: u64, _| bytes.saturating_mul(self.arity));
+        let start = block.saturating_mul(covered);
+        start..start.saturating_add(covered)
+    }
 }
 
 /// A descriptor, checked.
@@ -202,10 +224,12 @@ pub struct Descriptor {
     pub data_bytes: u64,
     /// Hash of the highest block; zeroes for an empty file.
     pub root_hash: Vec<u8>,
+    /// Signature of the digest, at most [`SIGNATURE_BYTES_MAX`] bytes; empty without one. It is not checked here.
+    pub signature: Vec<u8>,
 }
 
 impl Descriptor {
-    /// Parses a descriptor; a signature may follow it.
+    /// Parses a descriptor and the signature that may follow it.
     ///
     /// # Errors
     /// The reason if it is none.
@@ -223,7 +247,20 @@ impl Descriptor {
         parameters.check()?;
         let data_bytes = u64::from_le_bytes(*head[DATA_BYTES_AT..].first_chunk().expect("8 bytes"));
         let root_hash = head[ROOT_HASH_AT..][..algorithm.digest_bytes()].to_vec();
-        Ok(Descriptor { parameters, data_bytes, root_hash })
+        let length = u32::from_le_bytes(*head[SIGNATURE_LENGTH_AT..].first_chunk().expect("4 bytes"));
+        let signature = bytes[DESCRIPTOR_BYTES..].get(..length as usize);
+        let signature = signature.ok_or_else(|| format!("a verity signature of {length} bytes"))?.to_vec();
+        Ok(Descriptor { parameters, data_bytes, root_hash, signature })
+    }
+
+    /// Encodes the descriptor with its signature, as it is stored.
+    #[must_use]
+    pub fn to_stored(&self) -> Vec<u8> {
+        let mut bytes = self.to_bytes().to_vec();
+        let length = u32::try_from(self.signature.len()).expect("a signature has at most 16128 bytes");
+        bytes[SIGNATURE_LENGTH_AT..DATA_BYTES_AT].copy_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(&self.signature);
+        bytes
     }
 
     /// Encodes the descriptor, without a signature.
@@ -306,6 +343,7 @@ mod tests {
             [shape.offset(1, 0), shape.offset(0, 0), shape.offset(0, 1), shape.bytes()],
             [0, 4096, 8192, 12288]
         );
+        assert_eq!((shape.content(0, 1), shape.content(1, 0)), (524_288..1_048_576, 0..67_108_864));
         assert!(Shape::new(&parameters(HashAlgorithm::Sha512, 10, b""), u64::MAX).is_none());
     }
 
@@ -315,9 +353,15 @@ mod tests {
             parameters: parameters(HashAlgorithm::Sha512, 10, &[7; 32]),
             data_bytes: 12345,
             root_hash: vec![9; 64],
+            signature: Vec::new(),
         };
         let bytes = descriptor.to_bytes();
-        assert_eq!(Descriptor::parse(&bytes), Ok(descriptor));
+        assert_eq!(Descriptor::parse(&bytes).as_ref(), Ok(&descriptor));
+        let signed = Descriptor { signature: vec![5; 300], ..descriptor.clone() };
+        let stored = signed.to_stored();
+        assert_eq!((stored.len(), Descriptor::parse(&stored).as_ref()), (556, Ok(&signed)));
+        assert_eq!(signed.digest(), descriptor.digest(), "the signature is that of the digest");
+        assert!(Descriptor::parse(&stored[..555]).is_err(), "a signature that is cut off");
         for (at, byte) in [(0, 2), (1, 3), (2, 9), (2, 17), (3, 33), (112, 1), (255, 1)] {
             let mut wrong = bytes;
             wrong[at] = byte;
