@@ -329,7 +329,9 @@ fn only_an_empty_directory_takes_a_policy_and_only_with_the_key() {
     assert!(volume.begin(Caller::ADMIN).remove_key(&name).expect("written pages"));
     assert!(!volume.begin(Caller::ADMIN).remove_key(&name).expect("nothing to do"));
     let last = make(&mut volume, ROOT, b"last", DIRECTORY);
-    assert!(matches!(set(&mut volume, last, &usual()), Err(Error::NoKey)));
+    // By its descriptor, the key is still at hand.
+    assert!(matches!(set(&mut volume, last, &usual()), Err(Error::OtherKey(_))));
+    set(&mut volume, last, &policies()[0]).expect("a policy of version 1");
     volume.unmount().expect("a checkpoint");
     drop(volume);
     let mut volume =
@@ -348,6 +350,9 @@ fn a_removed_key_leaves_nothing_unwritten_and_reads_nothing() {
     // A dirty page, which is clear.
     volume.begin(Caller::ADMIN).write(file, 5000, &text(2, 10)).expect("room");
     assert!(volume.begin(Caller::ADMIN).remove_key(&identifier()).expect("written pages"));
+    assert!(matches!(volume.read(file, 0, &mut [0; 9]), Err(Error::OtherKey(_))));
+    let descriptor = KeyName::Descriptor(key().descriptor());
+    assert!(volume.begin(Caller::ADMIN).remove_key(&descriptor).expect("nothing waits"));
     assert!(matches!(volume.read(file, 0, &mut [0; 9]), Err(Error::NoKey)));
     assert!(matches!(volume.begin(Caller::ADMIN).write(file, 0, b"x"), Err(Error::NoKey)));
     volume.checkpoint().expect("nothing waits for the key");

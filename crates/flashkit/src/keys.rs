@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use f2fs::{Key, Keyring, NONCE_SEED_BYTES, Nonces};
+use zeroize::Zeroizing;
 
 use crate::render;
 
@@ -19,6 +20,8 @@ use crate::render;
 const DESCRIPTOR_DIGITS: usize = 16;
 /// Hexadecimal digits of the shortest and the longest key.
 const KEY_DIGITS: std::ops::RangeInclusive<usize> = 32..=128;
+/// Bytes of the longest line of [`to_lines`].
+const LINE_BYTES_MAX: usize = DESCRIPTOR_DIGITS + 1 + *KEY_DIGITS.end() + 1;
 /// Bytes that are read of a key file; more are no key.
 const FILE_BYTES_MAX: u64 = 4096;
 
@@ -29,7 +32,7 @@ const MISTYPED_LENGTH: usize = 16;
 /// A key as it was read, and the descriptor that was given with it.
 pub struct Given {
     descriptor: Option<[u8; 8]>,
-    bytes: Vec<u8>,
+    bytes: Zeroizing<Vec<u8>>,
 }
 
 impl Given {
@@ -77,17 +80,20 @@ pub fn ring(given: &[Given]) -> Result<Keyring> {
 }
 
 /// Writes keys for [`from_lines`], so that they need not stand on a command line, which other users see.
-pub fn to_lines(given: &[Given]) -> String {
-    let line = |Given { descriptor, bytes }: &Given| {
-        let start = descriptor.map(|descriptor| render::hex(&descriptor) + ":").unwrap_or_default();
-        start + &render::hex(bytes) + "\n"
-    };
-    given.iter().map(line).collect()
+pub fn to_lines(given: &[Given]) -> Zeroizing<String> {
+    // Long enough, so that no part stays where a shorter one was.
+    let mut lines = Zeroizing::new(String::with_capacity(given.len() * LINE_BYTES_MAX));
+    for Given { descriptor, bytes } in given {
+        *lines += &descriptor.map(|descriptor| render::hex(&descriptor) + ":").unwrap_or_default();
+        *lines += &Zeroizing::new(render::hex(bytes));
+        *lines += "\n";
+    }
+    lines
 }
 
 /// Reads keys that [`to_lines`] has written.
 pub fn from_lines(lines: impl Read) -> Result<Vec<Given>> {
-    let text = io::read_to_string(lines).context("the keys of the calling process")?;
+    let text = Zeroizing::new(io::read_to_string(lines).context("the keys of the calling process")?);
     given(&text.lines().map(OsString::from).collect::<Vec<_>>())
 }
 
@@ -116,11 +122,11 @@ fn descriptor(start: &str) -> Option<[u8; 8]> {
 }
 
 /// Reads the bytes of a key, without a descriptor.
-fn plain_key(name: &OsStr) -> Result<Vec<u8>> {
+fn plain_key(name: &OsStr) -> Result<Zeroizing<Vec<u8>>> {
     if let Some(bytes) = digits(name.as_encoded_bytes()) {
         return Ok(bytes);
     }
-    let mut bytes = Vec::new();
+    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
     File::open(Path::new(name))?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         bail!("not a key: the file has more than {FILE_BYTES_MAX} bytes");
@@ -129,8 +135,8 @@ fn plain_key(name: &OsStr) -> Result<Vec<u8>> {
 }
 
 /// The bytes that a key stands for, if it is one in hexadecimal digits.
-fn digits(text: &[u8]) -> Option<Vec<u8>> {
-    render::from_hex(text).filter(|_| KEY_DIGITS.contains(&text.len()))
+fn digits(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    KEY_DIGITS.contains(&text.len()).then(|| render::from_hex(text)).flatten().map(Zeroizing::new)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
+use zeroize::Zeroizing;
 
 use crate::{
     Result,
@@ -40,7 +41,7 @@ pub struct FileCipher {
     log_block_bytes: u32,
     has_proven_key: bool,
     /// The key of the hash of names; policies of version 1 have none.
-    dir_hash_key: Option<[u8; 16]>,
+    dir_hash_key: Option<Zeroizing<[u8; 16]>>,
 }
 
 impl FileCipher {
@@ -140,7 +141,7 @@ impl FileCipher {
     #[must_use]
     pub fn name_hash(&self, folded: &[u8]) -> Option<u32> {
         // Linux keeps the lower half.
-        self.dir_hash_key.map(|key| siphash(&key, folded) as u32)
+        self.dir_hash_key.as_deref().map(|key| siphash(key, folded) as u32)
     }
 
     /// The vector of a data unit; names have that of unit 0.

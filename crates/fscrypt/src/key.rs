@@ -8,6 +8,7 @@ use aes::{
 };
 use hkdf::Hkdf;
 use sha2::{Digest, Sha512};
+use zeroize::Zeroizing;
 
 use crate::{
     Error, Result,
@@ -45,13 +46,35 @@ enum DescriptorOrigin {
     Derived,
 }
 
-/// A master key.
+/// The names under which policies may refer to a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Names {
+    Both,
+    DescriptorOnly,
+    IdentifierOnly,
+}
+
+impl Names {
+    /// Returns the names that are left without a name of this kind.
+    fn without(self, name: &KeyName) -> Option<Names> {
+        match (self, name) {
+            (Names::Both, KeyName::Descriptor(_)) => Some(Names::IdentifierOnly),
+            (Names::Both, KeyName::Identifier(_)) => Some(Names::DescriptorOnly),
+            (Names::DescriptorOnly, KeyName::Identifier(_))
+            | (Names::IdentifierOnly, KeyName::Descriptor(_)) => Some(self),
+            _ => None,
+        }
+    }
+}
+
+/// A master key. Its bytes are wiped when it is dropped.
 #[derive(Clone)]
 pub struct Key {
-    bytes: Vec<u8>,
+    bytes: Zeroizing<Vec<u8>>,
     descriptor: [u8; DESCRIPTOR_BYTES],
     origin: DescriptorOrigin,
     identifier: [u8; IDENTIFIER_BYTES],
+    names: Names,
 }
 
 impl Key {
@@ -76,10 +99,11 @@ impl Key {
         }
         let twice = Sha512::digest(Sha512::digest(bytes));
         let mut key = Key {
-            bytes: bytes.to_vec(),
+            bytes: Zeroizing::new(bytes.to_vec()),
             descriptor: twice[..DESCRIPTOR_BYTES].try_into().expect("a digest is longer"),
             origin: DescriptorOrigin::Derived,
             identifier: [0; IDENTIFIER_BYTES],
+            names: Names::Both,
         };
         let mut identifier = [0; IDENTIFIER_BYTES];
         key.expand(Info::Identifier, &[], &mut identifier);
@@ -91,6 +115,18 @@ impl Key {
     #[must_use]
     pub fn with_descriptor(self, descriptor: [u8; DESCRIPTOR_BYTES]) -> Key {
         Key { descriptor, origin: DescriptorOrigin::Given, ..self }
+    }
+
+    /// Limits the use of the key to names of one kind: to policies of version 1, by this descriptor, or to those of version 2,
+    /// by its identifier.
+    #[must_use]
+    pub fn used_by(self, name: &KeyName) -> Key {
+        match *name {
+            KeyName::Descriptor(descriptor) => {
+                Key { names: Names::DescriptorOnly, ..self.with_descriptor(descriptor) }
+            }
+            KeyName::Identifier(_) => Key { names: Names::IdentifierOnly, ..self },
+        }
     }
 
     /// Returns the name of the key in policies of version 2.
@@ -110,14 +146,19 @@ impl Key {
     #[must_use]
     pub fn has_name(&self, name: &KeyName) -> bool {
         match name {
-            KeyName::Descriptor(name) => self.descriptor == *name,
-            KeyName::Identifier(name) => self.identifier == *name,
+            KeyName::Descriptor(name) => self.names != Names::IdentifierOnly && self.descriptor == *name,
+            KeyName::Identifier(name) => self.names != Names::DescriptorOnly && self.identifier == *name,
         }
     }
 
     /// Returns the key of a file for a mode.
-    pub(crate) fn file_key(&self, context: &Context, mode: Mode, volume: &Volume) -> Result<Vec<u8>> {
-        let mut key = vec![0; mode.key_bytes()];
+    pub(crate) fn file_key(
+        &self,
+        context: &Context,
+        mode: Mode,
+        volume: &Volume,
+    ) -> Result<Zeroizing<Vec<u8>>> {
+        let mut key = Zeroizing::new(vec![0; mode.key_bytes()]);
         if let KeyName::Descriptor(_) = context.key {
             let Some(start) = self.bytes.get(..key.len()) else {
                 return Err(Error::KeyLength(format!(
@@ -150,16 +191,16 @@ impl Key {
     }
 
     /// Returns the key of the hash of names in a directory that folds case.
-    pub(crate) fn dir_hash_key(&self, nonce: &[u8; NONCE_BYTES]) -> [u8; 16] {
-        let mut key = [0; 16];
-        self.expand(Info::DirHash, nonce, &mut key);
+    pub(crate) fn dir_hash_key(&self, nonce: &[u8; NONCE_BYTES]) -> Zeroizing<[u8; 16]> {
+        let mut key = Zeroizing::new([0; 16]);
+        self.expand(Info::DirHash, nonce, &mut *key);
         key
     }
 
     /// Returns the key of the hash of inode numbers.
-    pub(crate) fn inode_hash_key(&self) -> [u8; 16] {
-        let mut key = [0; 16];
-        self.expand(Info::InodeHash, &[], &mut key);
+    pub(crate) fn inode_hash_key(&self) -> Zeroizing<[u8; 16]> {
+        let mut key = Zeroizing::new([0; 16]);
+        self.expand(Info::InodeHash, &[], &mut *key);
         key
     }
 
@@ -189,7 +230,7 @@ fn derive_v1(nonce: &[u8; NONCE_BYTES], key: &mut [u8]) {
 
 impl PartialEq for Key {
     fn eq(&self, other: &Key) -> bool {
-        (self.identifier, self.descriptor) == (other.identifier, other.descriptor)
+        (self.identifier, self.descriptor, self.names) == (other.identifier, other.descriptor, other.names)
     }
 }
 
@@ -207,11 +248,24 @@ impl Keyring {
         self.keys.push(Arc::new(key));
     }
 
-    /// Removes the keys of this name. Returns true if there was one.
+    /// Ends the use of keys by this name. Returns true if there was one. A key that has the name of the other version of
+    /// policies, too, stays under that one.
     pub fn remove(&mut self, name: &KeyName) -> bool {
-        let count = self.keys.len();
-        self.keys.retain(|key| !key.has_name(name));
-        self.keys.len() < count
+        let mut was_there = false;
+        self.keys.retain_mut(|key| {
+            if !key.has_name(name) {
+                return true;
+            }
+            was_there = true;
+            match key.names.without(name) {
+                Some(names) => {
+                    Arc::make_mut(key).names = names;
+                    true
+                }
+                None => false,
+            }
+        });
+        was_there
     }
 
     /// Returns true if there is no key.
@@ -253,9 +307,9 @@ mod tests {
         let name = KeyName::Descriptor(*b"by hand.");
         ring.add(Key::new(&[1; 32]).expect("a key").with_descriptor(*b"by hand."));
         ring.add(key);
-        assert_eq!(ring.find(&name).expect("the key").bytes, [1; 32]);
+        assert_eq!(**ring.find(&name).expect("the key").bytes, [1; 32]);
         let identifier = KeyName::Identifier(Key::new(&[0x5A; 64]).expect("a key").identifier());
-        assert_eq!(ring.find(&identifier).expect("the key").bytes, [0x5A; 64]);
+        assert_eq!(**ring.find(&identifier).expect("the key").bytes, [0x5A; 64]);
         assert!(ring.find(&KeyName::Identifier([0; 16])).is_none());
         assert!(ring.remove(&identifier) && !ring.remove(&identifier));
         assert!(ring.find(&identifier).is_none() && ring.find(&name).is_some());
@@ -276,6 +330,25 @@ mod tests {
         assert_eq!(first_byte(vec![derived()]), 0x5A);
     }
 
+    #[test]
+    fn a_removal_under_one_name_leaves_the_key_under_the_other() {
+        let key = || Key::new(&[0x5A; 64]).expect("a key");
+        let names = [KeyName::Identifier(key().identifier()), KeyName::Descriptor(key().descriptor())];
+        for (removed, kept) in [(0, 1), (1, 0)].map(|(removed, kept)| (names[removed], names[kept])) {
+            let mut ring = Keyring::default();
+            ring.add(key());
+            assert!(ring.remove(&removed) && !ring.remove(&removed));
+            assert!(ring.find(&removed).is_none() && ring.find(&kept).is_some());
+            assert!(ring.remove(&kept) && ring.is_empty());
+            let only = key().used_by(&kept);
+            assert!(only.has_name(&kept) && !only.has_name(&removed));
+            ring.add(only);
+            assert!(!ring.remove(&removed) && ring.remove(&kept) && ring.is_empty());
+        }
+        let other = KeyName::Descriptor(*b"by hand.");
+        assert!(key().used_by(&other).has_name(&other));
+    }
+
     /// Expected values: HKDF and AES of OpenSSL 3, with the infos of fscrypt.rst.
     #[test]
     fn derived_keys_are_those_of_another_implementation() {
@@ -283,8 +356,8 @@ mod tests {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(&key.identifier()), "29028e0936eaa81dcfae55bb7e802a83");
         let nonce: [u8; 16] = std::array::from_fn(|n| n as u8 + 1);
-        assert_eq!(hex(&key.dir_hash_key(&nonce)), "958fe97b51997a8f4234595aed11d52c");
-        assert_eq!(hex(&key.inode_hash_key()), "1b4c71d334b251e2fb452351e01eb4ca");
+        assert_eq!(hex(&*key.dir_hash_key(&nonce)), "958fe97b51997a8f4234595aed11d52c");
+        assert_eq!(hex(&*key.inode_hash_key()), "1b4c71d334b251e2fb452351e01eb4ca");
         let volume = Volume { uuid: *b"UUUUUUUUUUUUUUUU", log_block_bytes: 12 };
         let of = |key: &Key, name: KeyName, modes_and_flags: [u8; 3]| {
             let [contents, names, flags] = modes_and_flags;

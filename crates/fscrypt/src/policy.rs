@@ -3,6 +3,7 @@
 use crate::{
     Error, Result,
     context::{Context, IvScheme, KeyName, Mode, NONCE_BYTES},
+    key::Key,
 };
 
 /// Version of the first policies in an argument of an ioctl; a context has 1 there.
@@ -48,6 +49,15 @@ impl Policy {
             KeyName::Identifier(name) => [&[V2][..], &rest, &[0; 4], &name].concat(),
         };
         Policy::of_head(head)
+    }
+
+    /// Makes the usual policy of a key: version 2, AES-256-XTS and AES-256-CTS, a key for each file, and names that are padded
+    /// to 32 bytes. The key needs at least 32 bytes.
+    #[must_use]
+    pub fn of_key(key: &Key) -> Policy {
+        let name = KeyName::Identifier(key.identifier());
+        Policy::new(name, (Mode::Aes256Xts, Mode::Aes256Cts), IvScheme::PerFileKey, 32)
+            .expect("the modes are combined so")
     }
 
     /// Parses the policy in an argument of an ioctl: a `struct fscrypt_policy_v1` or `struct fscrypt_policy_v2`, and

@@ -86,9 +86,10 @@ impl KernelCache {
     }
 
     /// Notes that a new file is open.
-    pub fn open_new(&self, ino: Ino, open_for: OpenFor) {
-        self.fs.open_new(ino, open_for);
+    pub fn open_new(&self, ino: Ino, open_for: OpenFor) -> Result<()> {
+        self.fs.open_new(ino, open_for)?;
         self.files.open(ino);
+        Ok(())
     }
 
     /// Closes a file.

@@ -1,6 +1,7 @@
 //! The ioctls of fscrypt (Linux, `include/uapi/linux/fscrypt.h`): keys of a mounted volume, and policies.
 
 use f2fs::{EncryptionPolicy, Key, KeyName};
+use zeroize::Zeroizing;
 
 use crate::{CallerMemory, Errno};
 
@@ -156,16 +157,15 @@ fn add_key(data: &[u8], memory: CallerMemory) -> Result<EncryptionRequest, Errno
     if bytes as usize > f2fs::KEY_BYTES_MAX {
         return Err(Errno::INVAL);
     }
-    let key = Key::new(&memory.read(RAW_AT as u64, bytes as usize)?).map_err(|_| Errno::INVAL)?;
-    let (key, name) = match name {
-        KeyName::Descriptor(descriptor) => (key.with_descriptor(descriptor), name),
+    let raw = Zeroizing::new(memory.read(RAW_AT as u64, bytes as usize)?);
+    let key = Key::new(&raw).map_err(|_| Errno::INVAL)?;
+    let name = match name {
+        KeyName::Descriptor(_) => name,
         // The caller learns it from the answer.
-        KeyName::Identifier(_) => {
-            let name = KeyName::Identifier(key.identifier());
-            (key, name)
-        }
+        KeyName::Identifier(_) => KeyName::Identifier(key.identifier()),
     };
-    Ok(EncryptionRequest::AddKey(Box::new(key), name))
+    // As in Linux, the key is not used by its other name.
+    Ok(EncryptionRequest::AddKey(Box::new(key.used_by(&name)), name))
 }
 
 /// Reads the policy that the kernel does not send.

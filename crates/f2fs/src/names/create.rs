@@ -89,7 +89,7 @@ impl Names {
             self.evict(ino)?;
             return Err(error);
         }
-        self.note_name(dir, name, Some(ino))?;
+        self.note_name(dir, name, Some(ino));
         let now = new.times.map_or_else(|| self.disk().time(), |times| times.mtime);
         let parent = self.nodes_mut().inode_mut(dir)?;
         if kind == FileType::Directory {

@@ -36,18 +36,20 @@ enum QuotaCheck {
 }
 
 impl Names {
-    /// Records that a name of a directory was created for a new inode, or removed.
-    pub(super) fn note_name(&mut self, dir: Ino, name: &[u8], ino: Option<Ino>) -> Result<()> {
-        let inode = self.nodes().inode(dir)?;
-        // In a casefolded directory, and in an encrypted one with and without its key, names that differ may be the same.
-        let has_other_forms =
-            inode.has_flag(flag::CASEFOLD) || matches!(self.naming(&inode)?, Naming::Hidden);
-        drop(inode);
-        match has_other_forms {
-            true => self.nodes_mut().since_checkpoint_mut().note_link(dir),
-            false => self.nodes_mut().since_checkpoint_mut().note_name(dir, name, ino),
+    /// Records that a name of a directory was created for a new inode, or removed. This follows the change, and so cannot
+    /// fail: a directory whose names cannot be told apart is recorded as a whole.
+    pub(super) fn note_name(&mut self, dir: Ino, name: &[u8], ino: Option<Ino>) {
+        match self.has_one_form_of_names(dir) {
+            Ok(true) => self.nodes_mut().since_checkpoint_mut().note_name(dir, name, ino),
+            Ok(false) | Err(_) => self.nodes_mut().since_checkpoint_mut().note_link(dir),
         }
-        Ok(())
+    }
+
+    /// Returns true if names of a directory that differ are those of different entries. In a casefolded directory, and in an
+    /// encrypted one with and without its key, they may be the same.
+    fn has_one_form_of_names(&self, dir: Ino) -> Result<bool> {
+        let inode = self.nodes().inode(dir)?;
+        Ok(!inode.has_flag(flag::CASEFOLD) && !matches!(self.naming(&inode)?, Naming::Hidden))
     }
 
     /// Checks that a directory may be changed and that a name is valid.

@@ -95,7 +95,8 @@ impl Names {
             }
             return Err(error);
         }
-        self.note_name(from_dir, from, Some(ino))
+        self.note_name(from_dir, from, Some(ino));
+        Ok(())
     }
 
     /// Moves a name. `left` is the inode that gets the old name, if any; it is set to `None` once it has been

@@ -87,7 +87,7 @@ impl Names {
             self.nodes_mut().inode_mut(found.ino)?.head_mut().advise |= advise::LOST_PINO;
         }
         self.leave(dir, &found)?;
-        self.note_name(dir, name, None)?;
+        self.note_name(dir, name, None);
         self.touch_dir(dir)?;
         self.drop_link(found.ino)
     }
@@ -116,7 +116,7 @@ impl Names {
             self.nodes_mut().since_checkpoint_mut().note_renamed([dir]);
         }
         self.leave(dir, &found)?;
-        self.note_name(dir, name, None)?;
+        self.note_name(dir, name, None);
         self.touch_dir(dir)?;
         self.add_links(dir, -1)?;
         self.add_links(found.ino, -1)?;

@@ -11,6 +11,7 @@ use chacha20::{
     cipher::{KeyIvInit, StreamCipher},
 };
 use poly1305::{Poly1305, universal_hash::UniversalHash};
+use zeroize::Zeroizing;
 
 use super::{BLOCK_BYTES, Iv};
 
@@ -30,22 +31,23 @@ const NH_KEY_WORDS: usize = NH_MESSAGE_BYTES / 4 + NH_STRIDE_WORDS * (NH_PASSES 
 
 /// Adiantum with its key.
 pub(crate) struct Adiantum {
-    stream_key: [u8; KEY_BYTES],
+    stream_key: Zeroizing<[u8; KEY_BYTES]>,
     aes: Aes256,
     /// The hash of the tweak.
     tweak_hash: Poly1305,
     /// The hash of what NH gives for a message.
     message_hash: Poly1305,
-    nh_key: [u32; NH_KEY_WORDS],
+    nh_key: Zeroizing<[u32; NH_KEY_WORDS]>,
 }
 
 impl Adiantum {
     pub(crate) fn new(key: &[u8]) -> Adiantum {
-        let stream_key: [u8; KEY_BYTES] = key.try_into().expect("a key of Adiantum has 32 bytes");
-        let mut derived = [0; KEY_BYTES + 2 * POLY_KEY_BYTES + 4 * NH_KEY_WORDS];
+        let stream_key: Zeroizing<[u8; KEY_BYTES]> =
+            Zeroizing::new(key.try_into().expect("a key of Adiantum has 32 bytes"));
+        let mut derived = Zeroizing::new([0; KEY_BYTES + 2 * POLY_KEY_BYTES + 4 * NH_KEY_WORDS]);
         let mut nonce = [0; NONCE_BYTES];
         nonce[0] = 1;
-        XChaCha12::new(&stream_key.into(), &nonce.into()).apply_keystream(&mut derived);
+        XChaCha12::new((&*stream_key).into(), &nonce.into()).apply_keystream(&mut *derived);
         let (aes_key, rest) = derived.split_at(KEY_BYTES);
         let (tweak_key, rest) = rest.split_at(POLY_KEY_BYTES);
         let (message_key, nh_key) = rest.split_at(POLY_KEY_BYTES);
@@ -55,7 +57,7 @@ impl Adiantum {
             aes: Aes256::new(aes_key.into()),
             tweak_hash: poly1305(tweak_key),
             message_hash: poly1305(message_key),
-            nh_key: std::array::from_fn(|_| words.next().expect("the key has as many words")),
+            nh_key: Zeroizing::new(std::array::from_fn(|_| words.next().expect("the key has as many words"))),
         }
     }
 
@@ -82,7 +84,7 @@ impl Adiantum {
         let mut nonce = [0; NONCE_BYTES];
         nonce[..BLOCK_BYTES].copy_from_slice(block);
         nonce[BLOCK_BYTES] = 1;
-        XChaCha12::new(&self.stream_key.into(), &nonce.into()).apply_keystream(bytes);
+        XChaCha12::new((&*self.stream_key).into(), &nonce.into()).apply_keystream(bytes);
     }
 
     /// The hash of the tweak, and of the message without its last block.
@@ -121,9 +123,9 @@ fn nh(key: &[u32; NH_KEY_WORDS], message: &[u8]) -> [u64; NH_PASSES] {
 
 /// Poly1305 with a key that adds nothing at the end.
 fn poly1305(key: &[u8]) -> Poly1305 {
-    let mut whole = [0; 2 * POLY_KEY_BYTES];
+    let mut whole = Zeroizing::new([0; 2 * POLY_KEY_BYTES]);
     whole[..POLY_KEY_BYTES].copy_from_slice(key);
-    Poly1305::new(&whole.into())
+    Poly1305::new((&*whole).into())
 }
 
 fn word(bytes: &[u8]) -> u32 {

@@ -6,6 +6,7 @@ use aes::{
     cipher::{BlockDecrypt, BlockEncrypt, KeyInit},
 };
 use polyval::{Polyval, universal_hash::UniversalHash};
+use zeroize::Zeroizing;
 
 use super::{BLOCK_BYTES, Iv};
 
@@ -15,7 +16,7 @@ pub(crate) struct Hctr2 {
     /// The hash with its key, before the first block.
     hash: Polyval,
     /// The mask of the stream's start, called L in the paper.
-    mask: u128,
+    mask: Zeroizing<u128>,
 }
 
 /// The two directions, which differ in the half that AES makes first.
@@ -30,7 +31,7 @@ impl Hctr2 {
         let aes = Aes256::new(key.into());
         let of = |number: u128| encrypt(&aes, number);
         let (hash_key, mask) = (of(0), of(1));
-        Hctr2 { hash: Polyval::new(&hash_key.to_le_bytes().into()), aes, mask }
+        Hctr2 { hash: Polyval::new(&hash_key.to_le_bytes().into()), aes, mask: Zeroizing::new(mask) }
     }
 
     pub(crate) fn encrypt(&self, tweak: &Iv, message: &mut [u8]) {
@@ -49,7 +50,7 @@ impl Hctr2 {
             Direction::Encrypt => encrypt(&self.aes, before),
             Direction::Decrypt => decrypt(&self.aes, before),
         };
-        self.xor_stream(before ^ after ^ self.mask, rest);
+        self.xor_stream(before ^ after ^ *self.mask, rest);
         *head = (after ^ self.hash(tweak, rest)).to_le_bytes();
     }
 

@@ -83,6 +83,15 @@ fn short(iv: &Iv) -> [u8; BLOCK_BYTES] {
 mod tests {
     use super::*;
 
+    /// A compile-time check: the features of the libraries that wipe the keys are on.
+    #[test]
+    fn the_keys_of_ciphers_are_wiped_when_they_are_dropped() {
+        fn is_wiped<T: zeroize::ZeroizeOnDrop>() {}
+        is_wiped::<Aes128>();
+        is_wiped::<Aes256>();
+        is_wiped::<chacha20::XChaCha12>();
+    }
+
     #[test]
     fn every_cipher_restores_messages_of_every_length() {
         let modes = [Mode::Aes256Xts, Mode::Aes256Cts, Mode::Aes128Cts, Mode::Adiantum, Mode::Aes256Hctr2];

@@ -62,7 +62,11 @@ impl Adapter {
             opcode::CREATE => self.fs.create(caller, dir, request.arguments.name()?, mode, umask, None)?,
             _ => self.fs.create_nameless(caller, dir, mode, umask)?,
         };
-        self.cache.open_new(made.ino, open_for);
+        if let Err(errno) = self.cache.open_new(made.ino, open_for) {
+            // The kernel does not learn of the inode, and so never gives it back.
+            self.cache.forget(made.ino, 1);
+            return Err(errno);
+        }
         // A process that creates a file for writing is the known writer, so it need not ask before
         // its first write.
         let before_write =

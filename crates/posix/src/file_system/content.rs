@@ -68,6 +68,24 @@ pub enum WriteOrigin {
 impl FileSystem {
     /// Opens a file or directory.
     pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Result<()> {
+        // A writer is counted before the checks. So one who removes the key or seals the file sees the writer, or the checks
+        // see what he has done.
+        self.inodes.open(ino, mode.open_for, FirstAccess::Ignored);
+        if let Err(errno) = self.prepare_open(caller, ino, mode) {
+            self.close(ino, mode.open_for);
+            return Err(errno);
+        }
+        if !mode.keeps_atime {
+            self.inodes.open(ino, OpenFor::Reading, FirstAccess::Counts);
+        }
+        if mode.open_for == OpenFor::Writing && !mode.append {
+            self.inodes.mark_overwritable(ino);
+        }
+        Ok(())
+    }
+
+    /// Checks that a file or directory can be opened, and removes its content if that is asked for.
+    fn prepare_open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Result<()> {
         let stat = self.stat(ino)?;
         if stat.kind == FileType::Regular && stat.encrypted {
             self.read_lock()?.require_key(ino).map_err(to_errno)?;
@@ -86,11 +104,6 @@ impl FileSystem {
             let drops_privilege = mode.drops_privilege;
             self.change(caller, ino, &Change { size: Some(0), drops_privilege, ..Change::default() })?;
         }
-        let access = if mode.keeps_atime { FirstAccess::Ignored } else { FirstAccess::Counts };
-        self.inodes.open(ino, mode.open_for, access);
-        if mode.open_for == OpenFor::Writing && !mode.append {
-            self.inodes.mark_overwritable(ino);
-        }
         Ok(())
     }
 
@@ -101,11 +114,21 @@ impl FileSystem {
     }
 
     /// Notes that a new file is open.
-    pub fn open_new(&self, ino: Ino, open_for: OpenFor) {
+    ///
+    /// # Errors
+    /// `ENOKEY` if its key was removed since it was made.
+    pub fn open_new(&self, ino: Ino, open_for: OpenFor) -> Result<()> {
         self.inodes.open(ino, open_for, FirstAccess::Ignored);
+        // The checks follow, as in `open`.
+        let has_key = self.read_lock().and_then(|volume| volume.require_key(ino).map_err(to_errno));
+        if let Err(errno) = has_key {
+            self.close(ino, open_for);
+            return Err(errno);
+        }
         if open_for == OpenFor::Writing {
             self.inodes.mark_overwritable(ino);
         }
+        Ok(())
     }
 
     /// Closes a file that was [opened](Self::open).

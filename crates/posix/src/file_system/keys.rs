@@ -14,6 +14,9 @@ use crate::{
     encryption::{self, Claims, EncryptionRequest, KeyStatus, Removal},
 };
 
+/// Maximum number of keys that a user without rights has added (Linux, `/proc/sys/kernel/keys/maxkeys`).
+const KEYS_OF_USER_MAX: usize = 200;
+
 /// The users who have added each key. A key that the mount was given belongs to nobody.
 #[derive(Default)]
 pub(super) struct KeyUsers(Mutex<BTreeMap<KeyName, BTreeSet<u32>>>);
@@ -30,11 +33,8 @@ impl FileSystem {
     /// may have it accessed, who can stop this file system anyway.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` without encryption on the volume, `EACCES` for another user.
+    /// `EACCES` for another user.
     pub fn require_memory_access(&self, caller: Caller) -> Result<()> {
-        if !self.has_encryption() {
-            return Err(Errno::OPNOTSUPP);
-        }
         let is_own = caller.uid == rustix::process::geteuid().as_raw();
         if is_own || caller.has(Capability::SysAdmin) { Ok(()) } else { Err(Errno::ACCESS) }
     }
@@ -87,10 +87,16 @@ impl FileSystem {
     fn add_key(&self, caller: Caller, key: Key, name: KeyName) -> Result<()> {
         require_rights_over(caller, &name)?;
         let mut volume = self.lock_without_upkeep()?;
+        let mut all = self.key_users.lock();
+        let own = all.values().filter(|users| users.contains(&caller.uid)).count();
+        let is_new = !all.get(&name).is_some_and(|users| users.contains(&caller.uid));
+        if is_new && own >= KEYS_OF_USER_MAX && !caller.has(Capability::SysAdmin) {
+            return Err(Errno::DQUOT);
+        }
         if !volume.has_key(&name) {
             volume.add_key(key);
         }
-        self.key_users.lock().entry(name).or_default().insert(caller.uid);
+        all.entry(name).or_default().insert(caller.uid);
         Ok(())
     }
 
@@ -172,22 +178,121 @@ fn is_under(volume: &Engine, ino: Ino, name: &KeyName) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{sync::Arc, thread, time::Duration};
 
     use block::MemoryDevice;
+    use f2fs::{
+        NONCE_SEED_BYTES, Nonces,
+        engine::{NewNode, Options},
+        units::Time,
+    };
 
     use super::*;
-    use crate::file_system::tests::{format, mounted};
+    use crate::{
+        OpenFor, OpenMode,
+        file_system::tests::{format, mounted},
+    };
+
+    const WRITING: OpenMode = OpenMode {
+        open_for: OpenFor::Writing,
+        only_reads: false,
+        keeps_atime: false,
+        append: false,
+        truncate: false,
+        drops_privilege: false,
+    };
+
+    fn caller(uid: u32) -> Caller {
+        Caller { uid, gid: uid, pid: 0 }
+    }
+
+    fn key() -> Key {
+        Key::new(&[0x5A; 64]).unwrap()
+    }
+
+    fn identifier(key: &Key) -> KeyName {
+        KeyName::Identifier(key.identifier())
+    }
+
+    /// A mounted volume that was given a key, with a file under it.
+    fn encrypted() -> (FileSystem, Ino) {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        format(&device, "encrypt").unmount().unwrap();
+        let nonces = Some(Nonces::new([9; NONCE_SEED_BYTES]));
+        let mut volume = Engine::open(device, Options { nonces, ..Options::new(Time::default) }).unwrap();
+        volume.add_key(key());
+        let root = volume.superblock().root_ino;
+        let admin = f2fs::engine::Caller::ADMIN;
+        let dir = volume.begin(admin).create(root, b"secret", &NewNode::new(0o040_755)).unwrap();
+        volume.begin(admin).set_encryption_policy(dir, &EncryptionPolicy::of_key(&key())).unwrap();
+        let ino = volume.begin(admin).create(dir, b"file", &NewNode::new(0o100_644)).unwrap();
+        (mounted(volume), ino)
+    }
 
     #[test]
     fn only_administrators_and_the_user_of_the_process_have_their_memory_accessed() {
         let on = |features| mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), features));
         let own = rustix::process::geteuid().as_raw();
-        let caller = |uid| Caller { uid, gid: uid, pid: 0 };
         let fs = on("encrypt");
+        assert!(fs.has_encryption() && !on("").has_encryption());
         assert_eq!(fs.require_memory_access(caller(own)), Ok(()));
         assert_eq!(fs.require_memory_access(caller(0)), Ok(()));
         assert_eq!(fs.require_memory_access(caller(own + 1000)), Err(Errno::ACCESS));
-        assert_eq!(on("").require_memory_access(caller(own)), Err(Errno::OPNOTSUPP));
+    }
+
+    /// A writer was counted after its open was checked, so a key could be removed in between.
+    #[test]
+    fn a_file_that_is_being_opened_for_writing_keeps_its_key() {
+        let (fs, ino) = encrypted();
+        let name = identifier(&key());
+        let volume = fs.lock_without_upkeep().unwrap();
+        thread::scope(|scope| {
+            let opening = scope.spawn(|| fs.open(caller(0), ino, WRITING));
+            // It is counted, and waits to be checked.
+            let is_counted = (0..10_000).any(|_| {
+                thread::sleep(Duration::from_millis(1));
+                fs.has_writer(ino)
+            });
+            drop(volume);
+            opening.join().unwrap().unwrap();
+            assert!(is_counted);
+        });
+        assert_eq!(fs.remove_key(caller(0), name, Claims::All), Ok(Removal::FilesBusy));
+        fs.close(ino, OpenFor::Writing);
+        assert_eq!(fs.remove_key(caller(0), name, Claims::All), Ok(Removal::Done));
+        assert_eq!(fs.open(caller(0), ino, WRITING), Err(Errno::NOKEY));
+        assert_eq!(fs.open_new(ino, OpenFor::Writing), Err(Errno::NOKEY));
+        assert!(!fs.has_writer(ino));
+    }
+
+    #[test]
+    fn a_key_stays_under_its_other_name() {
+        let (fs, _) = encrypted();
+        let (one, other) = (identifier(&key()), KeyName::Descriptor(key().descriptor()));
+        let is_present = |name| fs.key_status(caller(0), &name).unwrap().is_present;
+        assert!(is_present(one) && is_present(other));
+        assert_eq!(fs.remove_key(caller(0), one, Claims::All), Ok(Removal::Done));
+        assert!(!is_present(one) && is_present(other));
+        // A key that a program adds by one name is not at hand under the other.
+        assert_eq!(fs.remove_key(caller(0), other, Claims::All), Ok(Removal::Done));
+        fs.add_key(caller(1000), key().used_by(&one), one).unwrap();
+        assert!(is_present(one) && !is_present(other));
+    }
+
+    #[test]
+    fn a_user_without_rights_has_a_limited_number_of_keys() {
+        let (fs, _) = encrypted();
+        let add = |uid, n: usize| {
+            let key = Key::new(&[&n.to_le_bytes()[..], &[7; 32]].concat()).unwrap();
+            let name = identifier(&key);
+            fs.add_key(caller(uid), key, name).map(|()| name)
+        };
+        let names: Vec<KeyName> = (0..KEYS_OF_USER_MAX).map(|n| add(1000, n).unwrap()).collect();
+        assert_eq!(add(1000, KEYS_OF_USER_MAX), Err(Errno::DQUOT));
+        add(1000, 0).expect("it is one of them");
+        add(2000, KEYS_OF_USER_MAX).expect("another user");
+        add(0, KEYS_OF_USER_MAX + 1).expect("an administrator");
+        assert_eq!(fs.remove_key(caller(1000), names[3], Claims::Own), Ok(Removal::Done));
+        add(1000, KEYS_OF_USER_MAX).expect("one was removed");
     }
 }

@@ -124,6 +124,14 @@ mod tests {
             })
             .contains("sealed")
         );
+        // Clear content, which a reader with the key would take for decrypted.
+        assert!(
+            damaged(|node| {
+                node.head_mut().inline |= inline::DATA;
+                node.head_mut().advise = advise::ENCRYPT;
+            })
+            .contains("encrypted")
+        );
         assert!(
             damaged(|node| {
                 node.head_mut().flags.set(flag::COMPRESS);
