@@ -157,6 +157,21 @@ pub fn enable_verity(fd: impl AsFd) -> Result<()> {
     call::<{ opcode::write::<[u8; 128]>(b'f', 133) }, 128>(fd, arg).map(drop)
 }
 
+/// Bytes of the longest digest of fs-verity, with the two numbers before it.
+const DIGEST_BYTES: usize = 4 + 64;
+
+/// Returns the fs-verity digest of a file: `sha256:` or `sha512:` and hexadecimal digits.
+pub fn measure_verity(fd: impl AsFd) -> Result<String> {
+    let mut room = [0; DIGEST_BYTES];
+    room[2..4].copy_from_slice(&((DIGEST_BYTES - 4) as u16).to_le_bytes());
+    // The number has the size of the structure without the digest.
+    let told = call::<{ opcode::read_write::<[u8; 4]>(b'f', 134) }, DIGEST_BYTES>(fd, room)?;
+    let [algorithm, bytes] = [0, 2].map(|at| u16::from_le_bytes([told[at], told[at + 1]]));
+    let name = if algorithm == 1 { "sha256" } else { "sha512" };
+    let digits = told[4..].iter().take(bytes.into()).map(|byte| format!("{byte:02x}"));
+    Ok(format!("{name}:{}", digits.collect::<String>()))
+}
+
 /// Adds an fscrypt master key to the file system that `fd` lies on, by the descriptor of policies of version 1 or, without
 /// one, by its identifier, which it returns.
 pub fn add_encryption_key(

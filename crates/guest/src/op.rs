@@ -106,6 +106,8 @@ pub enum Op {
     Checkpoint { path: Bytes },
     /// Enables fs-verity on a file.
     Verity { path: Bytes },
+    /// Answers with the fs-verity digest of a sealed file, as `sha256:` and hexadecimal digits.
+    Measure { path: Bytes },
     /// Adds an fscrypt key of 64 bytes `byte`, and sets a policy with it on an empty directory.
     Encrypt { dir: Bytes, byte: u8, policy: Policy },
     /// Writes a file of /proc or /sys.

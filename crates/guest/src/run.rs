@@ -54,6 +54,7 @@ impl Runner {
         match op {
             Op::Manifest { .. }
             | Op::Read { .. }
+            | Op::Measure { .. }
             | Op::Examine { .. }
             | Op::Space { .. }
             | Op::Release { .. }
@@ -131,6 +132,9 @@ impl Runner {
                 let mut content = Vec::new();
                 self.readable(path)?.take(1 << 20).read_to_end(&mut content)?;
                 Answer::Content(Bytes(content))
+            }
+            Op::Measure { path } => {
+                Answer::Content(Bytes(ioctl::measure_verity(self.readable(path)?)?.into_bytes()))
             }
             Op::Examine { dir } => {
                 Answer::Examined(examine::examine(&mut examine::MountedTree(self.at(dir))))

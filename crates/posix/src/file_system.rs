@@ -19,6 +19,7 @@ mod names;
 mod permissions;
 mod settings;
 mod shown_owner;
+mod verity;
 #[cfg(test)]
 mod watched;
 mod xattrs;

@@ -22,6 +22,7 @@ mod inodes;
 pub mod ioctl;
 mod listings;
 mod pending_atimes;
+mod verity;
 pub mod volume_lock;
 
 pub use caller::Caller;
@@ -33,3 +34,4 @@ pub use file_system::{
     Settings, ShownOwner, SyncScope, TimesFrom, WriteMode, WriteOrigin,
 };
 pub use idle::{BackgroundGc, IdleWork};
+pub use verity::{AnswerBy, Metadata, MetadataRange, VerityAnswer, VerityRequest};

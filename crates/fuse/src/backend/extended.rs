@@ -6,7 +6,7 @@ use fuse_protocol::{
     abi::{self, init_flags},
     put_xattr,
 };
-use posix::{CallerMemory, EncryptionRequest, GroupIdBit, Result, ioctl};
+use posix::{CallerMemory, EncryptionRequest, GroupIdBit, Result, VerityRequest, ioctl};
 
 use super::{Adapter, caller_of, content::use_of};
 use crate::mounts;
@@ -44,10 +44,28 @@ impl Adapter {
         let (ino, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::IoctlIn { handle, command, argument, in_bytes, .. } = request.arguments.take()?;
         let data = request.arguments.bytes(in_bytes)?;
-        if EncryptionRequest::accesses_memory(command) {
+        let accesses_memory = [
+            EncryptionRequest::accesses_memory(command).then(|| self.fs.has_encryption()),
+            VerityRequest::accesses_memory(command, data).then(|| self.fs.has_verity()),
+        ];
+        if let Some(has_feature) = accesses_memory.into_iter().flatten().next() {
+            if !has_feature {
+                return Err(Errno::OPNOTSUPP);
+            }
             self.fs.require_memory_access(caller)?;
         }
         let memory = CallerMemory { pid: request.header.pid, address: argument };
+        if let Some(asked) = VerityRequest::parse(command, data, memory)? {
+            if asked.changes() && self.is_remounted_read_only() {
+                return Err(Errno::ROFS);
+            }
+            let watched = request.watch();
+            let answer = self.fs.verity_ioctl(caller, ino, asked, memory, &|| watched.is_interrupted())?;
+            response.output.put(&abi::IoctlOut { result: answer.result, ..Default::default() });
+            response.output.extend(&answer.bytes);
+            self.drop_attributes(request.header.node);
+            return Ok(());
+        }
         if let Some(asked) = EncryptionRequest::parse(command, data, memory)? {
             if asked.changes() && self.is_remounted_read_only() {
                 return Err(Errno::ROFS);

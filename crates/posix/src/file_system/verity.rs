@@ -1,0 +1,253 @@
+//! Sealed files (fs-verity), as programs ask for them by ioctls.
+
+use std::{thread, time::Duration};
+
+use f2fs::{
+    format::{
+        FileType,
+        superblock::Features,
+        verity::{Descriptor, Parameters},
+    },
+    units::Ino,
+};
+
+use super::{Caller, FileSystem, Result, permissions::may_write, to_errno};
+use crate::{
+    CallerMemory, Errno,
+    verity::{self, Metadata, MetadataRange, VerityAnswer, VerityRequest},
+};
+
+/// Number and length of the waits for the end of writers. The kernel tells of the end of a writer later than close(2).
+const WAITS: u32 = 100;
+const WAIT: Duration = Duration::from_millis(5);
+
+/// Bytes of a Merkle tree that are read at once.
+const TREE_BYTES: usize = 1 << 20;
+
+impl FileSystem {
+    /// Returns true if the volume can have sealed files.
+    pub fn has_verity(&self) -> bool {
+        self.read_lock().is_ok_and(|volume| volume.superblock().features.has(Features::VERITY))
+    }
+
+    /// Executes an ioctl of fs-verity on an open file. Sealing a large file ends early if it is interrupted.
+    pub fn verity_ioctl(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        request: VerityRequest,
+        memory: CallerMemory,
+        is_interrupted: &dyn Fn() -> bool,
+    ) -> Result<VerityAnswer> {
+        if !self.has_verity() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        match request {
+            VerityRequest::Enable(parameters, signature) => {
+                self.seal(caller, ino, &parameters, &signature, is_interrupted)?;
+                Ok(VerityAnswer::default())
+            }
+            VerityRequest::Measure { room_bytes, by } => {
+                let descriptor = self.descriptor(ino)?;
+                let algorithm = descriptor.parameters.algorithm;
+                verity::give_digest(algorithm, &descriptor.digest(), room_bytes, by, memory)
+            }
+            VerityRequest::ReadMetadata(range) => self.read_metadata(ino, range, memory),
+        }
+    }
+
+    /// Seals a file that nobody writes to. Readers have turns meanwhile, other writers wait.
+    fn seal(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        parameters: &Parameters,
+        signature: &[u8],
+        is_interrupted: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let stat = self.stat(ino)?;
+        match stat.kind {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno::ISDIR),
+            _ => return Err(Errno::INVAL),
+        }
+        if !may_write(caller, &stat) {
+            return Err(Errno::ACCESS);
+        }
+        for _ in 0..WAITS {
+            if !self.has_writer(ino) || is_interrupted() {
+                break;
+            }
+            thread::sleep(WAIT);
+        }
+        let mut volume = self.write_lock_for(caller)?;
+        let mut sealing = volume.begin_sealing(ino, parameters, signature).map_err(to_errno)?;
+        loop {
+            // A program that opens the file is counted as a writer before the file is found not to be sealed. So it is seen
+            // here, or finds the file sealed.
+            let obstacle = match (self.has_writer(ino), is_interrupted()) {
+                (true, _) => Some(Errno::TXTBSY),
+                (_, true) => Some(Errno::INTR),
+                _ => None,
+            };
+            if let Some(errno) = obstacle {
+                volume.begin().give_up_sealing(&sealing).map_err(to_errno)?;
+                return Err(errno);
+            }
+            if volume.begin().seal_part(&mut sealing).map_err(to_errno)?.is_some() {
+                return Ok(());
+            }
+            self.between_parts(&mut volume)?;
+        }
+    }
+
+    fn descriptor(&self, ino: Ino) -> Result<Descriptor> {
+        self.read_lock()?.verity(ino).map_err(to_errno)?.ok_or(Errno::NODATA)
+    }
+
+    /// Copies metadata of a sealed file to the memory of the caller, at most up to its end.
+    fn read_metadata(&self, ino: Ino, range: MetadataRange, memory: CallerMemory) -> Result<VerityAnswer> {
+        let descriptor = self.descriptor(ino)?;
+        let buffer = CallerMemory { address: range.buffer, ..memory };
+        let length = range.length.min(i32::MAX as u64);
+        let copied = match range.of {
+            Metadata::Descriptor => copy_part(&descriptor.to_bytes(), range.offset, length, buffer)?,
+            Metadata::Signature if descriptor.signature.is_empty() => return Err(Errno::NODATA),
+            Metadata::Signature => copy_part(&descriptor.signature, range.offset, length, buffer)?,
+            Metadata::Tree => {
+                let (mut copied, mut bytes) = (0, vec![0; TREE_BYTES.min(length as usize)]);
+                while copied < length {
+                    let most = bytes.len().min((length - copied) as usize);
+                    let read =
+                        self.read_lock()?.read_verity_tree(ino, range.offset + copied, &mut bytes[..most]);
+                    let count = read.map_err(to_errno)?;
+                    if count == 0 {
+                        break;
+                    }
+                    buffer.write(copied, &bytes[..count])?;
+                    copied += count as u64;
+                }
+                copied
+            }
+        };
+        Ok(VerityAnswer { result: copied as i32, bytes: Vec::new() })
+    }
+}
+
+/// Copies a part of metadata to the memory of the caller. Returns the number of bytes.
+fn copy_part(of: &[u8], offset: u64, length: u64, buffer: CallerMemory) -> Result<u64> {
+    let start = of.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
+    let end = of.len().min(start.saturating_add(length as usize));
+    buffer.write(0, &of[start..end])?;
+    Ok((end - start) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, sync::Arc};
+
+    use block::MemoryDevice;
+    use f2fs::format::verity::HashAlgorithm;
+
+    use super::*;
+    use crate::{
+        OpenFor, OpenMode, WriteMode,
+        file_system::tests::{format, mounted},
+        verity::AnswerBy,
+    };
+
+    const ROOT_USER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+    const NOWHERE: CallerMemory = CallerMemory { pid: 0, address: 0 };
+
+    fn enable() -> VerityRequest {
+        let algorithm = HashAlgorithm::Sha256;
+        VerityRequest::Enable(
+            Parameters { algorithm, log_block_bytes: 12, salt: Vec::new() },
+            b"signed".to_vec(),
+        )
+    }
+
+    fn new_file(fs: &FileSystem, bytes: usize) -> Ino {
+        let ino = fs.create(ROOT_USER, fs.root().unwrap(), b"file", 0o100_644, 0, None).unwrap().ino;
+        for offset in (0..bytes).step_by(1 << 20) {
+            let part = vec![7; (bytes - offset).min(1 << 20)];
+            fs.write(ROOT_USER, ino, offset as u64, &part, WriteMode::default()).unwrap();
+        }
+        ino
+    }
+
+    #[test]
+    fn a_file_is_sealed_and_measured_and_its_metadata_is_read() {
+        let fs = mounted(format(&Arc::new(MemoryDevice::new(128 << 20)), "verity"));
+        let ino = new_file(&fs, 600_000);
+        let ask = |uid, request| {
+            let memory = CallerMemory { pid: std::process::id(), address: 0 };
+            fs.verity_ioctl(Caller { uid, gid: uid, pid: 0 }, ino, request, memory, &|| false)
+        };
+        let measure = || VerityRequest::Measure { room_bytes: 32, by: AnswerBy::Kernel };
+        assert_eq!(ask(0, measure()), Err(Errno::NODATA));
+        assert_eq!(ask(1000, enable()), Err(Errno::ACCESS));
+        let root = fs.root().unwrap();
+        assert_eq!(fs.verity_ioctl(ROOT_USER, root, enable(), NOWHERE, &|| false), Err(Errno::ISDIR));
+        ask(0, enable()).unwrap();
+        assert_eq!(ask(0, enable()), Err(Errno::EXIST));
+        let opened = fs.open(ROOT_USER, ino, OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() });
+        assert_eq!((opened, fs.has_writer(ino)), (Err(Errno::PERM), false));
+        let descriptor = fs.descriptor(ino).unwrap();
+        let told = ask(1000, measure()).unwrap().bytes;
+        assert_eq!((told.len(), &told[4..]), (36, &descriptor.digest()[..]));
+        let read = |of, offset, length| {
+            let found = vec![0; 1 << 20];
+            let range = MetadataRange { of, offset, length, buffer: found.as_ptr() as u64 };
+            let count = ask(0, VerityRequest::ReadMetadata(range)).unwrap().result;
+            found[..count as usize].to_vec()
+        };
+        assert_eq!(read(Metadata::Descriptor, 0, 1 << 20), descriptor.to_bytes());
+        assert_eq!(read(Metadata::Signature, 2, 3), b"gne");
+        let tree = read(Metadata::Tree, 0, 1 << 20);
+        // The highest block, and two below it.
+        assert_eq!((tree.len(), descriptor.parameters.hash(&tree[..4096])), (3 * 4096, descriptor.root_hash));
+        assert_eq!(read(Metadata::Tree, 8192, 10), tree[8192..8202]);
+        assert!(read(Metadata::Tree, 3 * 4096, 10).is_empty());
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn files_that_are_written_to_are_not_sealed_and_a_sealing_can_be_interrupted() {
+        let fs = mounted(format(&Arc::new(MemoryDevice::new(256 << 20)), "verity"));
+        let ino = new_file(&fs, 40 << 20);
+        let writing = OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() };
+        fs.open(ROOT_USER, ino, writing).unwrap();
+        let ask = |is_interrupted: &dyn Fn() -> bool| {
+            fs.verity_ioctl(ROOT_USER, ino, enable(), NOWHERE, is_interrupted)
+        };
+        assert_eq!(ask(&|| false), Err(Errno::TXTBSY));
+        fs.close(ino, OpenFor::Writing);
+        // A writer that comes after the first part of the tree.
+        let calls = Cell::new(0);
+        let opens = || {
+            calls.set(calls.get() + 1);
+            if calls.get() == 3 {
+                // The check of the seal waits for the turn of this thread, so the writer is only counted.
+                fs.inodes.open(ino, OpenFor::Writing, crate::inodes::FirstAccess::Ignored);
+            }
+            false
+        };
+        assert_eq!(ask(&opens), Err(Errno::TXTBSY));
+        assert!(calls.get() >= 3, "{calls:?}");
+        fs.close(ino, OpenFor::Writing);
+        let calls = Cell::new(0);
+        let later = || {
+            calls.set(calls.get() + 1);
+            calls.get() > 3
+        };
+        assert_eq!(ask(&later), Err(Errno::INTR));
+        assert_eq!(fs.descriptor(ino), Err(Errno::NODATA));
+        fs.write(ROOT_USER, ino, 0, b"x", WriteMode::default()).unwrap();
+        let turns = fs.volume.reader_turns();
+        ask(&|| false).unwrap();
+        assert!(fs.volume.reader_turns() >= turns + 3, "readers had turns");
+        assert!(!mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), "")).has_verity());
+        fs.unmount().unwrap();
+    }
+}
