@@ -96,6 +96,18 @@ impl Metadata {
         self.0.crtime
     }
 
+    /// Returns true for a file, directory or symbolic link that is encrypted; its key need not be at hand.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.0.encrypted
+    }
+
+    /// Returns true for a file that is sealed with fs-verity.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.0.sealed
+    }
+
     /// All facts, those of F2FS included.
     #[must_use]
     pub fn stat(&self) -> &Stat {

@@ -8,6 +8,7 @@
 mod attributes;
 mod content;
 mod file;
+mod keys;
 mod metadata;
 mod names;
 mod open_options;

@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc};
 
 use block::FileDevice;
 use block::{Device, MemoryDevice};
+use fscrypt::{Key, NONCE_SEED_BYTES, Nonces};
 
 use super::Volume;
 use crate::engine::join;
@@ -108,6 +109,20 @@ impl OpenOptions {
     /// access control list, that list limits the permissions instead.
     pub fn umask(mut self, umask: u16) -> OpenOptions {
         self.new_files.umask = umask;
+        self
+    }
+
+    /// Adds a master key of encrypted files and directories. [`Volume::add_key`] adds one later.
+    pub fn key(mut self, key: Key) -> OpenOptions {
+        self.engine.keys.add(key);
+        self
+    }
+
+    /// Random bytes from which the nonces of new encrypted files follow, from the system's source of them. This crate has
+    /// none of its own. Each opening needs other ones: files with the same nonce have the same key. Without them, nothing is
+    /// made in encrypted directories.
+    pub fn nonce_seed(mut self, seed: [u8; NONCE_SEED_BYTES]) -> OpenOptions {
+        self.engine.nonces = Some(Nonces::new(seed));
         self
     }
 

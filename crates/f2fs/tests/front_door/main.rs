@@ -4,6 +4,7 @@ mod closing;
 mod damage;
 mod directories;
 mod files;
+mod keys;
 mod opening;
 mod paths;
 
