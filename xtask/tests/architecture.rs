@@ -227,6 +227,18 @@ fn the_listed_modules_of_the_other_crates_exist() {
 }
 
 #[test]
+fn the_table_of_operations_names_every_file() {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
+    let table = page.split("| file | operations |").nth(1).expect("the page has the table");
+    let rows = table.lines().skip(2).take_while(|row| row.starts_with('|'));
+    let documented: BTreeSet<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    let entries = fs::read_dir(root().join("crates/posix/src/file_system")).expect("it has files").flatten();
+    let files: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let present: BTreeSet<&str> = files.iter().filter_map(|file| file.strip_suffix(".rs")).collect();
+    assert_eq!(documented, present);
+}
+
+#[test]
 fn the_sections_of_development_name_every_module() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page is there");
     for (title, sources) in LISTED.into_iter().filter(|(title, _)| COMPLETE.contains(title)) {

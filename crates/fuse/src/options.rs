@@ -176,7 +176,7 @@ pub const KNOWN: [(&str, &str); 40] = [
     ("fsname=NAME", "Source shown in the table of mounts, instead of the image"),
     ("active_logs=2|4|6", "Number of active logs; fewer suit cards with few open units [6]"),
     ("mode=adaptive|lfs", "Overwrite in place if that is better, or never [adaptive]"),
-    ("background_gc=on|off", "Clean segments while the volume is idle [on]"),
+    ("background_gc=on|off", "Clean segments after 5 seconds without a request [on]"),
     ("atgc", "Clean in idle time only sections unchanged for a week"),
     ("discard, nodiscard", "Discard blocks that checkpoints free [discard on block devices]"),
     (

@@ -75,7 +75,8 @@ pub struct FileSystem {
     /// The users of the keys that programs have added.
     key_users: KeyUsers,
     settings: Settings,
-    /// Number of requests so far. If two values are equal, the volume was idle in between.
+    /// Number of requests so far. If two values are equal, no request came in between. Work of the front end,
+    /// and calls that the kernel answers from its cache, do not count.
     requests: AtomicU64,
     /// Message of the first panic in an operation.
     fault: OnceLock<String>,

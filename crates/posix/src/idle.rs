@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::FileSystem;
 
-/// Number of ticks without a request after which the volume is idle.
+/// Number of ticks without a request after which the volume is idle: about 5 seconds.
 const IDLE_TICKS: u32 = 5;
 
 /// When segments are cleaned although space is not needed.

@@ -99,7 +99,7 @@ pub struct Engine {
     names: Names,
     /// Sections that cleaning could not empty.
     uncleanable: FxHashMap<SecNo, gc::Uncleanable>,
-    /// True while a [`PendingSync`] is outstanding; nothing may change.
+    /// True while a [`PendingSync`] is outstanding that is more than a flush; nothing may change.
     is_syncing: bool,
     /// A checkpoint newer than the one in use, whose head is damaged.
     headless: Option<CheckpointVer>,

@@ -1,10 +1,9 @@
-//! Device work that an operation waits for: the flushes of a checkpoint, or the first flush of an fsync.
+//! Device work that an operation waits for: a flush, the end of a checkpoint, or a turn for readers.
 //!
 //! *Invariant*: between the `begin_*` method and [`Engine::finish`] the volume does not change, unless only a flush is left
-//! ([`PendingSync::is_only_flush`]). A caller that
-//! shares the volume can therefore admit readers in the meantime, and must keep writers waiting. The order of
-//! writes is that of a checkpoint written in one go: everything but the last block, a flush, the last block,
-//! a flush.
+//! ([`PendingSync::is_only_flush`]). A caller that shares the volume can therefore admit readers in the meantime, and must
+//! keep writers waiting. The order of writes is that of a checkpoint written in one go: everything but the last block, a
+//! flush, the last block, a flush.
 
 use std::sync::Arc;
 
@@ -22,7 +21,8 @@ use crate::{
 
 /// Device work that must be done before an operation can continue. It needs only the device, not the volume.
 ///
-/// The volume refuses changes until [`Engine::finish`] has received the outcome.
+/// The volume refuses changes until [`Engine::finish`] has received the outcome, unless [only a flush](Self::is_only_flush)
+/// is left.
 #[must_use = "the volume refuses changes until `Engine::finish` has the outcome"]
 pub struct PendingSync {
     io: Arc<Io>,

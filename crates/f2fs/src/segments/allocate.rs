@@ -1,4 +1,4 @@
-//! Block allocation: the pure decision on where a new block goes, and its effect on logs, segments and
+//! Block allocation: the decision on where a new block goes, and its effect on logs, segments and
 //! summaries.
 
 use super::{
@@ -145,7 +145,7 @@ impl Segments {
     /// Allocates the next block of a log. The caller gives its content to the log.
     pub(super) fn allocate(&mut self, kind: SegmentType, owner: Owner) -> Result<Allocated> {
         let kind = self.log_with_room(kind)?;
-        // `begin` is not called when pages are written that the last checkpoint could not write.
+        // `mark_changed` is not called when pages are written that the last checkpoint could not write.
         self.changed = true;
         let now = self.disk.mounted_seconds();
         let log = self.logs.get_mut(kind);

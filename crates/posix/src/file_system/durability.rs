@@ -21,8 +21,7 @@ const LAST_DISCARDS: Duration = Duration::from_secs(5);
 pub(super) const PART_BYTES: u64 = 64 << 20;
 
 impl FileSystem {
-    /// Completes the pending steps of an operation. While the device works, readers may enter, but no other
-    /// writer.
+    /// Completes the pending steps of an operation. During each of them readers may enter, but no other writer.
     pub(super) fn settle(
         &self,
         volume: &mut Writing<'_>,
