@@ -71,6 +71,19 @@ pub fn steps(total: u64, verbosity: impl Into<Verbosity>) -> ProgressBar {
     bar
 }
 
+/// Makes a spinner for the comparison of shapes, whose number is not known before. It is hidden like the bar of [`bytes`].
+#[cfg(feature = "lab")]
+pub fn shapes(verbosity: impl Into<Verbosity>) -> ProgressBar {
+    if !verbosity.into().shows() {
+        return ProgressBar::hidden();
+    }
+    let style =
+        ProgressStyle::with_template("{spinner} compare shapes on a model of the card, {elapsed}  {msg}");
+    let bar = ProgressBar::new_spinner().with_style(style.expect("the template is a constant"));
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
 /// Makes a bar for several stages, each with bytes, rate and remaining time. It is hidden like that of
 /// [`bytes`].
 pub fn stages(verbosity: impl Into<Verbosity>) -> ProgressBar {

@@ -4,6 +4,7 @@
 //! card's own clock: exact, and equal on every machine. A [`bench`] measures wall time: repeated, with a
 //! confidence interval.
 
+pub mod advise;
 pub mod bench;
 pub mod bundle;
 pub mod check;

@@ -2,7 +2,7 @@
 
 use flash::{
     Profile, ProfileError,
-    probe::{Findings, SEGMENT_BYTES},
+    probe::{Findings, Mode, SEGMENT_BYTES},
 };
 
 use crate::{
@@ -53,6 +53,14 @@ impl Purpose {
         }
     }
 
+    /// Name in command lines.
+    pub fn argument(self) -> &'static str {
+        match self {
+            Purpose::SmallFiles => "small-files",
+            other => other.name(),
+        }
+    }
+
     /// The parts whose geometric mean is the purpose's score.
     pub fn parts(self) -> Vec<PartName> {
         match self {
@@ -80,7 +88,7 @@ pub fn candidates(file_system: &FileSystem, card: &Profile) -> Vec<FileSystem> {
         return vec![file_system.clone()];
     }
     let kind = file_system.kind.as_str();
-    let unit = Findings::of(card).unit_bytes.and_then(|found| found.value).unwrap_or(2 * SEGMENT_BYTES);
+    let unit = unit_of(&Findings::of(card));
     let plain = FileSystem::new(kind);
     match kind {
         OURS | THROUGH_FUSE => {
@@ -120,20 +128,51 @@ pub fn cells(
     Ok(found)
 }
 
-/// Returns all combinations of sections, zones, modes and logs that can match a unit.
-fn shapes(kind: &str, unit_bytes: u64) -> Vec<FileSystem> {
-    let whole = unit_bytes.div_ceil(SEGMENT_BYTES).max(2);
-    let mut sections_and_zones = vec![(1, 1), (whole, 1), (1, whole)];
-    if whole > 2 {
-        sections_and_zones.extend([(2, 1), (1, 2)]);
+/// A combination of sections, zones, mode and logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub section: u64,
+    pub zone: u64,
+    pub mode: Mode,
+    pub logs: u64,
+}
+
+impl Candidate {
+    /// Returns a file system with these options.
+    pub fn file_system(self, kind: &str) -> FileSystem {
+        let Candidate { section, zone, mode, logs } = self;
+        let mode = match mode {
+            Mode::Adaptive => "adaptive",
+            Mode::Lfs => "lfs",
+        };
+        let made = ["-s", &section.to_string(), "-z", &zone.to_string()];
+        FileSystem::new(kind).made(&made).mounted(&format!("mode={mode},active_logs={logs}"))
     }
+}
+
+/// Returns the findings' unit of a card, or what is tried without one.
+pub(crate) fn unit_of(findings: &Findings) -> u64 {
+    findings.unit_bytes.and_then(|found| found.value).unwrap_or(2 * SEGMENT_BYTES)
+}
+
+/// Numbers of segments in a section and of sections in a zone that can match a unit, those of mkfs first.
+pub(crate) fn sections_and_zones(unit_bytes: u64) -> Vec<(u64, u64)> {
+    let whole = unit_bytes.div_ceil(SEGMENT_BYTES).max(2);
+    let mut found = vec![(1, 1), (whole, 1), (1, whole)];
+    if whole > 2 {
+        found.extend([(2, 1), (1, 2)]);
+    }
+    found
+}
+
+/// Returns all combinations of sections, zones, modes and logs that can match a unit. The kernel's f2fs must know them,
+/// too.
+fn shapes(kind: &str, unit_bytes: u64) -> Vec<FileSystem> {
     let mut found = Vec::new();
-    for (section, zone) in sections_and_zones {
-        for mode in ["adaptive", "lfs"] {
+    for (section, zone) in sections_and_zones(unit_bytes) {
+        for mode in [Mode::Adaptive, Mode::Lfs] {
             for logs in [6, 4, 2] {
-                let options = format!("mode={mode},active_logs={logs}");
-                let (section, zone) = (section.to_string(), zone.to_string());
-                found.push(FileSystem::new(kind).made(&["-s", &section, "-z", &zone]).mounted(&options));
+                found.push(Candidate { section, zone, mode, logs }.file_system(kind));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Advice for a file system, derived from the findings.
+//! Advice for a file system, derived from the findings: by rules, or by a measurement on a model of the card.
 //!
 //! *Invariants*: an uncertain answer changes no setting. The advice says so in a sentence and keeps the
 //! default. Options for flashkit are none for Linux's f2fs, which places data differently: its lines are its own.
@@ -14,6 +14,66 @@ pub const SEGMENT_BYTES: u64 = 2 << 20;
 const KERNEL_DEFAULTS: &str = "Linux's f2fs keeps the defaults of mkfs.f2fs and of its mount: the options above suit flashkit, and made it \
      slower on the cards where it was measured. Others can be compared on this card: flashkit study --card PROFILE \
      --fs f2fs --fs f2fs:OPTIONS.";
+
+/// The use of space in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Holes are filled, and few blocks are overwritten in place, where it is cheaper (`mode=adaptive`).
+    Adaptive,
+    /// Only free sections are written, from start to end (`mode=lfs`).
+    Lfs,
+}
+
+/// The placement of blocks: options for formatting and mounting, with reasons.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Shape {
+    /// Segments per section.
+    pub segments_per_section: u64,
+    /// Sections per zone.
+    pub sections_per_zone: u64,
+    /// Mode of the mount.
+    pub mode: Mode,
+    /// Number of logs that are open at once.
+    pub active_logs: u64,
+    /// The reasons, in sentences.
+    pub reasons: Vec<String>,
+}
+
+impl Shape {
+    /// Derives the shape from the findings by rules.
+    fn by_rules(findings: &Findings) -> Shape {
+        let limit = findings.certain_limit();
+        let unit = findings.certain_unit();
+        // The best options of the study (docs/METHOD.md, "Options that suit a card").
+        let shares_units = limit == Some(None);
+        let segments = unit.map_or(1, |unit| least_common_multiple(unit, SEGMENT_BYTES) / SEGMENT_BYTES);
+        let (segments_per_section, sections_per_zone, group) = match shares_units {
+            true => (1, segments, UnitGroup::Zone),
+            false => (segments, 1, UnitGroup::Section),
+        };
+        let mode = if segments > 1 { Mode::Lfs } else { Mode::Adaptive };
+        let (active_logs, logs_reason) = active_logs(findings, limit);
+        let mut reasons = vec![match unit {
+            Some(unit) => group.reason(unit, segments),
+            None => no_unit(findings, limit),
+        }];
+        if mode == Mode::Lfs {
+            reasons.push("Appending is faster there than overwriting in place: mode=lfs.".into());
+        }
+        reasons.push(logs_reason);
+        Shape { segments_per_section, sections_per_zone, mode, active_logs, reasons }
+    }
+
+    /// Returns the mount options.
+    pub fn mount_options(&self) -> String {
+        let mode = match self.mode {
+            Mode::Adaptive => "",
+            Mode::Lfs => "mode=lfs,",
+        };
+        format!("{mode}active_logs={}", self.active_logs)
+    }
+}
 
 /// Options for formatting and mounting, with reasons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -42,30 +102,12 @@ pub struct Advice {
 
 impl Advice {
     pub(super) fn of(findings: &Findings) -> Advice {
-        let limit = findings.open_units.filter(Estimate::is_certain).map(|estimate| estimate.value);
-        // The choice of sections or zones also depends on the open units.
-        let is_certain = findings.unit_bytes.is_some_and(|unit| unit.is_certain()) && limit.is_some();
-        let unit = findings.unit_bytes.filter(|_| is_certain).and_then(|estimate| estimate.value);
-        // The best options of the study (docs/METHOD.md, "Options that suit a card").
-        let shares_units = limit == Some(None);
-        let segments = unit.map_or(1, |unit| least_common_multiple(unit, SEGMENT_BYTES) / SEGMENT_BYTES);
-        let (segments_per_section, sections_per_zone, group) = match shares_units {
-            true => (1, segments, UnitGroup::Zone),
-            false => (segments, 1, UnitGroup::Section),
-        };
-        let is_appending = segments > 1;
-        let mode = if is_appending { "mode=lfs," } else { "" };
-        let (active_logs, logs_reason) = active_logs(findings, limit);
+        let unit = findings.certain_unit();
+        let shape = findings.measured.clone().unwrap_or_else(|| Shape::by_rules(findings));
         let (file_system, random_reason) = file_system(findings);
         let (discard, discard_reason) = discard(findings);
-        let mut reasons = vec![match unit {
-            Some(unit) => group.reason(unit, segments),
-            None => no_unit(findings, limit),
-        }];
-        if is_appending {
-            reasons.push("Appending is faster there than overwriting in place: mode=lfs.".into());
-        }
-        reasons.push(logs_reason);
+        let mount_options = shape.mount_options() + discard;
+        let Shape { segments_per_section, sections_per_zone, active_logs, mut reasons, .. } = shape;
         reasons.extend(random_reason);
         reasons.extend(front_reason(findings));
         reasons
@@ -79,7 +121,7 @@ impl Advice {
             active_logs,
             file_system: file_system.into(),
             flashkit_mkfs: format!("flashkit mkfs -s {segments_per_section} -z {sections_per_zone} DEVICE"),
-            mount_options: format!("{mode}active_logs={active_logs}{discard}"),
+            mount_options,
             mkfs_f2fs: "mkfs.f2fs DEVICE".into(),
             mkfs_f2fs_reason: KERNEL_DEFAULTS.into(),
             reasons,
@@ -189,6 +231,26 @@ fn discard(findings: &Findings) -> (&'static str, Option<&'static str>) {
 }
 
 impl Findings {
+    /// Returns the placement that the rules derive.
+    pub fn shape_by_rules(&self) -> Shape {
+        Shape::by_rules(self)
+    }
+
+    /// Returns true if unit and open units are certain. Placement depends on both.
+    pub fn is_certain_of_units(&self) -> bool {
+        self.unit_bytes.is_some_and(|unit| unit.is_certain()) && self.certain_limit().is_some()
+    }
+
+    /// Returns the limit of open units, if it is certain.
+    fn certain_limit(&self) -> Option<Option<u64>> {
+        self.open_units.filter(Estimate::is_certain).map(|estimate| estimate.value)
+    }
+
+    /// Returns the unit, if it and the limit of open units are certain.
+    fn certain_unit(&self) -> Option<u64> {
+        self.unit_bytes.filter(|_| self.is_certain_of_units()).and_then(|estimate| estimate.value)
+    }
+
     /// Returns a sentence for each unreliable answer.
     fn doubts(&self) -> Vec<String> {
         fn doubt<T>(what: &str, found: &Option<Estimate<T>>) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Advice;
+use super::{Advice, Shape};
 
 /// An answer is uncertain if the share of agreeing resamples is below this.
 pub const SURE: f64 = 0.95;
@@ -116,6 +116,9 @@ pub struct Findings {
     pub out_of_budget: bool,
     /// The measurements.
     pub series: Vec<Series>,
+    /// The best placement on a model of the card, if it was measured. Advice follows it instead of the rules.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Shape>,
 }
 
 impl Findings {

@@ -34,7 +34,7 @@ mod report;
 use block::Device;
 
 use crate::{clock::Clock, flashbench};
-pub use advice::{Advice, SEGMENT_BYTES};
+pub use advice::{Advice, Mode, SEGMENT_BYTES, Shape};
 pub use findings::{Bound, Estimate, Findings, SURE, Series};
 use fit::{
     Point, WriteCost, between, copied_block, falls, median, pooled, quantile, resampled, rises, steps_up,

@@ -14,7 +14,7 @@ use f2fs::{
 };
 use f2fs_tree::{FillOptions, Transform};
 use flash::{
-    probe::{self, Advice, Findings},
+    probe::{self, Advice},
     verbs,
 };
 use image::Source;
@@ -22,6 +22,7 @@ use uuid::Uuid;
 
 use made::{Filled, Made};
 
+use super::advised::Purpose;
 use crate::{
     compress::Compress,
     exclude::Exclude,
@@ -47,6 +48,7 @@ const WAITING_BYTES: usize = 16 << 20;
   flashkit mkfs disk.img#2 -l DATA
   flashkit mkfs /dev/mmcblk0p2 -O extra_attr,inode_checksum,sb_checksum -s 2
   flashkit mkfs sd.img --size 1900M --card bergmann-stick
+  flashkit mkfs sd.img --size 1900M --card survey-class4 --for databases
   flashkit mkfs /dev/mmcblk0p2 --probe")]
 pub struct Args {
     /// The image file, made if it does not exist, the block device, or a partition of either as IMAGE#NUMBER or IMAGE#NAME,
@@ -100,6 +102,8 @@ pub struct Args {
 
     #[command(flatten)]
     range: Range,
+    #[command(flatten)]
+    purpose: Purpose,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -299,8 +303,10 @@ fn too_small(error: f2fs::Error, args: &Args, existing: Existing) -> anyhow::Err
 
 /// Returns the advice for the volume's card, if one is named or to be probed.
 fn advice(args: &Args, existing: Existing) -> Result<Option<Advice>> {
+    let verbosity = (args.quiet || args.json).into();
     if let Some(card) = &args.card {
-        return Ok(Some(Findings::of(&verbs::profile(card)?).advice()));
+        let findings = args.purpose.advise_for(&verbs::profile(card)?, verbosity)?;
+        return Ok(Some(findings.advice()));
     }
     if !args.probe {
         return Ok(None);
@@ -314,7 +320,7 @@ fn advice(args: &Args, existing: Existing) -> Result<Option<Advice>> {
         Existing::Nothing => bail!("{source}: no such file or device to probe"),
         Existing::File { .. } | Existing::InPlace { .. } => {
             let options = probe::Options { write: true, ..probe::Options::default() };
-            Ok(Some(super::probe::look(&source, options, args.quiet || args.json)?.advice()))
+            Ok(Some(super::probe::look(&source, options, &args.purpose, verbosity)?.advice()))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One file per verb: its arguments and its action.
 
+mod advised;
 #[cfg(feature = "lab")]
 pub mod bench;
 pub mod card;

@@ -15,6 +15,7 @@ use flash::{
 };
 use image::{Image, Source};
 
+use super::advised::Purpose;
 use crate::{
     failure,
     host::{Address, Client},
@@ -28,6 +29,7 @@ use crate::{
 #[command(after_help = "Examples:
   flashkit probe /dev/mmcblk0
   flashkit probe /dev/sdX --write --html report.html
+  flashkit probe /dev/sdX --write --for databases
   flashkit probe bergmann-stick --write
   flashkit probe unix:/tmp/sd.sock --write -y   # of card serve --realtime")]
 pub struct Args {
@@ -58,6 +60,8 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    purpose: Purpose,
 }
 
 /// Probes the card.
@@ -72,7 +76,8 @@ pub fn run(args: &Args) -> Result<()> {
         budget_ns: Duration::from_secs(args.time).as_nanos() as u64,
         seed: args.seed,
     };
-    let findings = subject.look(&args.target, options, args.json.into())?;
+    let verbosity = args.json.into();
+    let findings = args.purpose.advise(subject.look(&args.target, options, verbosity)?, verbosity)?;
     if let Some(path) = &args.profile {
         let profile = findings.profile("probed").with_context(|| args.target.clone())?;
         std::fs::write(path, profile.to_toml()).with_context(|| path.display().to_string())?;
@@ -83,14 +88,15 @@ pub fn run(args: &Args) -> Result<()> {
     render::print(&findings, args.json, |findings, out| write!(out, "{}", findings.to_text()))
 }
 
-/// Probes the subject that a source names: of a part of an image only the part.
-pub fn look(source: &Source, options: Options, verbosity: impl Into<Verbosity>) -> Result<Findings> {
+/// Probes the subject that a source names: of a part of an image only the part. The findings have the best shape for a
+/// purpose.
+pub fn look(source: &Source, options: Options, purpose: &Purpose, verbosity: Verbosity) -> Result<Findings> {
     let target = source.to_string();
     let subject = match source.is_part() {
         true => Subject::Device(source.clone()),
         false => Subject::find(&target)?,
     };
-    subject.look(&target, options, verbosity.into())
+    purpose.advise(subject.look(&target, options, verbosity)?, verbosity)
 }
 
 /// The subject of a probe.

@@ -21,7 +21,7 @@ pub use html::{Address, html, html_at};
 pub use latency::{Line, lines};
 pub use lead::{COMPARISONS, Comparison, Lead, Standing, WithCpu, main_comparison, tally, tally_with_cpu};
 pub use text::text;
-pub use tuning::{Tuning, tuning_text, tunings};
+pub use tuning::{Scores, Tuning, scores_beside, tuning_text, tunings};
 pub use verdict::{Verdict, verdicts};
 
 use crate::{

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use super::{Row, Sheet, YARDSTICK};
 use crate::tune::{DEFAULTS, PartName, Purpose};
 
-/// Scores of a row by purpose: times as good as another one.
-type Scores = [f64; Purpose::ALL.len()];
+/// Scores of a row by purpose, in the order of [`Purpose::ALL`]: times as good as another one.
+pub type Scores = [f64; Purpose::ALL.len()];
 
 /// The options of one file system on one card.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,12 +45,21 @@ pub fn tunings(sheets: &[Sheet]) -> Vec<Tuning> {
 
 fn on_one(machine: &str, sheets: &[&Sheet]) -> Vec<Tuning> {
     let mut kinds: Vec<String> = Vec::new();
+    for row in sheets.iter().flat_map(|sheet| &sheet.rows) {
+        if !kinds.contains(&row.kind) {
+            kinds.push(row.kind.clone());
+        }
+    }
+    let rows = speeds(sheets);
+    let ext4 = rows.get(YARDSTICK).map(|(_, speeds)| speeds.clone());
+    kinds.iter().filter_map(|kind| tuning(machine, kind, &rows, ext4.as_ref())).collect()
+}
+
+/// Returns the rows of sheets of one machine with the speeds of all their parts, by their names.
+fn speeds<'a>(sheets: &[&'a Sheet]) -> BTreeMap<String, (&'a Row, Speeds)> {
     let mut rows: BTreeMap<String, (&Row, Speeds)> = BTreeMap::new();
     for sheet in sheets {
         for row in &sheet.rows {
-            if !kinds.contains(&row.kind) {
-                kinds.push(row.kind.clone());
-            }
             let (_, speeds) = rows.entry(row.name.clone()).or_insert((row, Speeds::new()));
             for (n, part) in sheet.parts().iter().enumerate() {
                 if let Some(figure) = row.sound_figure(n) {
@@ -60,8 +69,14 @@ fn on_one(machine: &str, sheets: &[&Sheet]) -> Vec<Tuning> {
             }
         }
     }
-    let ext4 = rows.get(YARDSTICK).map(|(_, speeds)| speeds.clone());
-    kinds.iter().filter_map(|kind| tuning(machine, kind, &rows, ext4.as_ref())).collect()
+    rows
+}
+
+/// Returns the scores of rows beside one of them, by their names. Rows with a missing part have none.
+pub fn scores_beside(sheets: &[Sheet], name: &str) -> BTreeMap<String, Scores> {
+    let rows = speeds(&sheets.iter().collect::<Vec<_>>());
+    let Some((_, beside)) = rows.get(name) else { return BTreeMap::new() };
+    rows.iter().filter_map(|(name, (_, speeds))| Some((name.clone(), scores(speeds, beside)?))).collect()
 }
 
 fn tuning(

@@ -1,5 +1,5 @@
-//! The options that our file system gets on a card: those that the probe advises after it has measured the card, as
-//! for a user. The card's true figures are not used.
+//! The options that our file system gets on a card: those that the probe advises for mixed use after it has measured the
+//! card, as for a user. The card's true figures are not used.
 
 use std::{
     collections::HashMap,
@@ -9,11 +9,11 @@ use std::{
 
 use flash::{
     Condition, FaultPlan, Profile,
-    probe::{self, Advice},
+    probe::{self, Advice, Findings},
     random_profiles,
 };
 
-use crate::rivals::FileSystem;
+use crate::{advise::Search, rivals::FileSystem, tune::Purpose};
 
 /// Advice by the text of the profile. A probe takes seconds, and a study has many cells on one card.
 static PROBED: Mutex<Option<HashMap<String, Advice>>> = Mutex::new(None);
@@ -32,10 +32,11 @@ pub fn suited(spec: &FileSystem, profile: &Profile) -> io::Result<FileSystem> {
     Ok(spec.clone().made(&["-s", &section, "-z", &zone]).mounted(&advice.mount_options))
 }
 
-/// Probes a clone of the card, which is full of data, with the budget that `probe --write` has by default.
+/// Probes a clone of the card, which is full of data, with the budget that `probe --write` has by default, and compares
+/// shapes on a model of what was found.
 ///
 /// # Errors
-/// As [`suited`].
+/// As [`suited`]; a temporary file cannot be made.
 pub fn advice(profile: &Profile) -> io::Result<Advice> {
     // The lock is held meanwhile, so that cells that start together probe once.
     let mut probed = PROBED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,15 +45,23 @@ pub fn advice(profile: &Profile) -> io::Result<Advice> {
     if let Some(advice) = known.get(&text) {
         return Ok(advice.clone());
     }
-    let card = random_profiles::card(profile, FaultPlan::default(), Condition::Preconditioned);
-    let options = probe::Options { write: true, ..probe::Options::default() };
-    let advice = probe::probe(&card, &card, options, &mut |_, _| {})?.advice();
+    let mut found = findings(profile)?;
+    found.measured = Search::new(Purpose::Mixed, std::env::temp_dir()).of_findings(&found, &mut |_| {})?;
+    let advice = found.advice();
     known.insert(text, advice.clone());
     Ok(advice)
 }
 
+fn findings(profile: &Profile) -> io::Result<Findings> {
+    let card = random_profiles::card(profile, FaultPlan::default(), Condition::Preconditioned);
+    let options = probe::Options { write: true, ..probe::Options::default() };
+    probe::probe(&card, &card, options, &mut |_, _| {})
+}
+
 #[cfg(test)]
 mod tests {
+    use flash::probe::Shape;
+
     use super::*;
     use crate::systems::{OURS, THROUGH_FUSE};
 
@@ -71,14 +80,14 @@ mod tests {
         }
     }
 
-    /// The true figures are those of [`probe::Findings::of`]. The probe may be unsure, but then it advises mkfs's
-    /// defaults.
+    /// The probe may be unsure, but then its rules keep mkfs's defaults.
     #[test]
-    fn the_probe_advises_the_shape_of_the_true_figures_or_none() {
+    fn the_rules_of_the_probe_find_the_shape_of_the_true_figures_or_none() {
         for name in ["transcend-16g-desktop", "survey-class10", "survey-usb-stick", "survey-class4"] {
             let card = Profile::named(name).unwrap();
-            let (found, known) = (advice(&card).unwrap(), probe::Findings::of(&card).advice());
-            let shape = |advice: &Advice| (advice.segments_per_section, advice.sections_per_zone);
+            let (found, known) =
+                (findings(&card).unwrap().shape_by_rules(), Findings::of(&card).shape_by_rules());
+            let shape = |shape: &Shape| (shape.segments_per_section, shape.sections_per_zone);
             assert!([shape(&known), (1, 1)].contains(&shape(&found)), "{name}: {found:?}");
         }
     }
