@@ -21,6 +21,8 @@ use crate::{
     message::Arguments,
 };
 
+/// Minimum number of worker threads: one may wait for a write-back that another has to answer.
+const THREADS_MIN: usize = 2;
 /// Maximum number of worker threads.
 const THREADS_MAX: usize = 64;
 /// Maximum number of worker threads that handle requests that change something.
@@ -31,13 +33,18 @@ const PARKED_BYTES_MAX: usize = 64 << 20;
 
 /// The work of one thread, until the end of the mount.
 type Serve = dyn Fn(&Arc<Pool>) -> io::Result<()> + Send + Sync;
+/// The start of a thread. The host may refuse one (`RLIMIT_NPROC`, `pids.max` of a container).
+type Spawn = dyn Fn(Work) -> io::Result<Worker> + Send + Sync;
+type Work = Box<dyn FnOnce() -> io::Result<()> + Send>;
+type Worker = JoinHandle<io::Result<()>>;
 
 /// The pool of worker threads.
 pub struct Pool {
     serve: Box<Serve>,
+    spawn: Box<Spawn>,
     /// Number of threads that wait for a request.
     idle: AtomicUsize,
-    threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
+    threads: Mutex<Vec<Worker>>,
     changing: Mutex<Changing>,
 }
 
@@ -71,17 +78,36 @@ pub enum Admission {
 
 impl Pool {
     /// Starts the threads, each of which runs `serve`, and returns when all of them have ended.
+    ///
+    /// # Errors
+    /// The first error of a thread; that of the host if it refuses a thread that is needed: the mount must not wait for
+    /// answers that nobody gives.
     pub fn run(
+        threads: usize,
+        serve: impl Fn(&Arc<Pool>) -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Result<()> {
+        Pool::run_on(|work| thread::Builder::new().spawn(work), threads, serve)
+    }
+
+    fn run_on(
+        spawn: impl Fn(Work) -> io::Result<Worker> + Send + Sync + 'static,
         threads: usize,
         serve: impl Fn(&Arc<Pool>) -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<()> {
         let pool = Arc::new(Pool {
             serve: Box::new(serve),
+            spawn: Box::new(spawn),
             idle: AtomicUsize::new(0),
             threads: Mutex::default(),
             changing: Mutex::default(),
         });
-        (0..threads.clamp(2, THREADS_MAX)).for_each(|_| pool.clone().start());
+        for number in 0..threads.clamp(THREADS_MIN, THREADS_MAX) {
+            match pool.clone().start() {
+                // Fewer than wanted do as well.
+                Err(_) if number >= THREADS_MIN => break,
+                started => started?,
+            }
+        }
         let broke = || io::Error::other("a thread that answers requests panicked");
         let mut ended = Ok(());
         // Joins all workers. A worker that starts another one adds it to the list before it ends itself.
@@ -91,11 +117,14 @@ impl Pool {
         }
     }
 
-    fn start(self: Arc<Self>) {
+    fn start(self: Arc<Self>) -> io::Result<()> {
+        // Counted first: the thread may be busy before this returns.
         self.idle.fetch_add(1, Ordering::Relaxed);
         let pool = self.clone();
-        let thread = thread::spawn(move || (pool.serve)(&pool));
+        let started = (self.spawn)(Box::new(move || (pool.serve)(&pool)));
+        let thread = started.inspect_err(|_| _ = self.idle.fetch_sub(1, Ordering::Relaxed))?;
         lock(&self.threads).push(thread);
+        Ok(())
     }
 
     /// Called by a worker that has received a request. Starts one more worker if no other is idle, because
@@ -103,7 +132,8 @@ impl Pool {
     pub fn mark_busy(self: &Arc<Self>) {
         let was_last = self.idle.fetch_sub(1, Ordering::Relaxed) == 1;
         if was_last && lock(&self.threads).len() < THREADS_MAX {
-            self.clone().start();
+            // If the host has no thread left, the next request waits for one of the others.
+            let _ = self.clone().start();
         }
     }
 
@@ -175,4 +205,56 @@ fn changes(code: u32, arguments: &[u8]) -> bool {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Starts `most` threads and refuses others.
+    fn limited(most: usize) -> impl Fn(Work) -> io::Result<Worker> + Send + Sync {
+        let started = AtomicUsize::new(0);
+        move |work| match started.fetch_add(1, Ordering::Relaxed) < most {
+            true => Ok(thread::spawn(work)),
+            false => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Runs a pool of 4 threads on a host that gives `most`, and has it serve numbers. Returns the outcome and the sum of
+    /// the numbers that were served.
+    fn serve_numbers(most: usize) -> (io::Result<()>, usize) {
+        let ((numbers, requests), sum) = (mpsc::channel(), Arc::new(AtomicUsize::new(0)));
+        (1..=100).for_each(|number| numbers.send(number).unwrap());
+        drop(numbers);
+        let (requests, served) = (Mutex::new(requests), sum.clone());
+        let run = Pool::run_on(limited(most), 4, move |pool| {
+            loop {
+                let Ok(number) = lock(&requests).recv() else { return Ok(()) };
+                pool.mark_busy();
+                served.fetch_add(number, Ordering::Relaxed);
+                pool.mark_idle();
+            }
+        });
+        (run, sum.load(Ordering::Relaxed))
+    }
+
+    /// A panic in its place left the request unanswered.
+    #[test]
+    fn a_host_without_further_threads_loses_no_request() {
+        for most in [2, 3, 4] {
+            let (run, sum) = serve_numbers(most);
+            assert!(run.is_ok(), "{most} threads: {run:?}");
+            assert_eq!(sum, 5050, "{most} threads");
+        }
+    }
+
+    #[test]
+    fn a_mount_ends_if_the_host_refuses_the_threads_that_it_needs() {
+        for most in [0, 1] {
+            let (run, _) = serve_numbers(most);
+            assert_eq!(run.unwrap_err().kind(), io::ErrorKind::WouldBlock, "{most} threads");
+        }
+    }
 }
