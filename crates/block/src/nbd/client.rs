@@ -4,12 +4,12 @@ use std::{
     io::{self, Read, Write},
     net::{TcpStream, ToSocketAddrs},
     os::unix::net::UnixStream,
-    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use super::{
     Address, MAX_REQUEST_BYTES,
+    link::{Command, Link},
     uri::{Place, Uri},
     wire::*,
 };
@@ -21,13 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Maximum number of replies to an option, and the maximum length of one in bytes.
 const REPLIES_MAX: usize = 64;
 const REPLY_BYTES_MAX: u32 = 64 << 10;
-/// Length of the header of a simple reply, in bytes.
-const REPLY_HEADER_BYTES: usize = 16;
 
-/// An export of an NBD server as a device. It handles one request at a time.
+/// An export of an NBD server as a device. Requests of several threads are under way at once.
 pub struct Client {
     facts: Facts,
-    connection: Mutex<Connection>,
+    link: Link,
 }
 
 /// Facts that the server gives about its export.
@@ -37,14 +35,6 @@ struct Facts {
     /// Flags of the transmission phase.
     flags: u16,
     description: Option<String>,
-}
-
-struct Connection {
-    socket: Hurried,
-    patience: Duration,
-    cookie: u64,
-    /// True after a lost answer, when further answers can no longer be assigned to requests.
-    broken: bool,
 }
 
 impl Client {
@@ -90,26 +80,12 @@ impl Client {
             // An old server.
             None => by_name(&mut socket, export, offered)?,
         };
-        let connection = Mutex::new(Connection { socket, patience, cookie: 0, broken: false });
-        Ok(Client { facts, connection })
+        Ok(Client { facts, link: Link::new(socket.socket, patience)? })
     }
 
-    /// Sends one request and reads its answer, which fills `read`.
-    fn ask(
-        &self,
-        command: u16,
-        offset_bytes: u64,
-        length: u32,
-        data: &[u8],
-        read: &mut [u8],
-    ) -> io::Result<()> {
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        if connection.broken {
-            return Err(io::Error::new(io::ErrorKind::NotConnected, "the connection to the server broke"));
-        }
-        let answer = connection.ask(command, offset_bytes, length, data, read);
-        connection.broken = answer.is_err();
-        match answer? {
+    /// Sends one request and waits for its answer, which fills `read`.
+    fn ask(&self, code: u16, offset_bytes: u64, length: u32, data: &[u8], read: &mut [u8]) -> io::Result<()> {
+        match self.link.ask(&Command { code, offset_bytes, length }, data, read)? {
             0 => Ok(()),
             errno => Err(io::Error::from_raw_os_error(errno as i32)),
         }
@@ -190,49 +166,6 @@ fn by_name(socket: &mut Hurried, export: &str, offered: u16) -> io::Result<Facts
         socket.read_exact(&mut [0; EXPORT_ZEROES])?;
     }
     Ok(Facts { size_bytes, flags, description: None })
-}
-
-impl Connection {
-    /// Sends one request. Returns the error number of the server's answer, 0 for success.
-    fn ask(
-        &mut self,
-        command: u16,
-        offset_bytes: u64,
-        length: u32,
-        data: &[u8],
-        read: &mut [u8],
-    ) -> io::Result<u32> {
-        self.cookie += 1;
-        let mut request = Vec::with_capacity(28 + data.len());
-        request.extend(REQUEST_MAGIC.to_be_bytes());
-        request.extend(0u16.to_be_bytes());
-        request.extend(command.to_be_bytes());
-        request.extend(self.cookie.to_be_bytes());
-        request.extend(offset_bytes.to_be_bytes());
-        request.extend(length.to_be_bytes());
-        request.extend(data);
-        self.socket.deadline = Instant::now() + self.patience;
-        self.socket.write_all(&request)?;
-        self.socket.deadline = Instant::now() + self.patience;
-        // In one piece: each read sets the time that is left.
-        let mut header = [0; REPLY_HEADER_BYTES];
-        self.socket.read_exact(&mut header)?;
-        let mut header = &header[..];
-        let magic = read_u32(&mut header)?;
-        let errno = read_u32(&mut header)?;
-        let cookie = read_u64(&mut header)?;
-        if (magic, cookie) != (SIMPLE_REPLY_MAGIC, self.cookie) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the answer of the server belongs to another \
-                request",
-            ));
-        }
-        if errno == 0 {
-            self.socket.read_exact(read)?;
-        }
-        Ok(errno)
-    }
 }
 
 /// Splits a request at the server's maximum: offset on the device, and range in the buffer.

@@ -13,6 +13,7 @@
 
 mod client;
 mod handshake;
+mod link;
 mod transmission;
 mod uri;
 mod wire;

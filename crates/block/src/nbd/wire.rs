@@ -104,6 +104,22 @@ impl Socket {
         }
     }
 
+    /// Limits the time of each read. Copies of the socket share the limit.
+    fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Socket::Unix(stream) => stream.set_read_timeout(Some(timeout)),
+            Socket::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
+        }
+    }
+
+    /// Limits the time of each write. Copies of the socket share the limit.
+    fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Socket::Unix(stream) => stream.set_write_timeout(Some(timeout)),
+            Socket::Tcp(stream) => stream.set_write_timeout(Some(timeout)),
+        }
+    }
+
     /// Ends the connection for all copies of the socket.
     pub fn close(&self) {
         // An error means that the connection is already closed.
@@ -152,24 +168,25 @@ pub struct Hurried {
 }
 
 impl Hurried {
-    fn hurry(&self) -> io::Result<()> {
+    /// Returns the time that is left.
+    fn left(&self) -> io::Result<Duration> {
         match self.deadline.checked_duration_since(Instant::now()) {
             None | Some(Duration::ZERO) => Err(io::ErrorKind::TimedOut.into()),
-            left => self.socket.set_timeouts(left, left),
+            Some(left) => Ok(left),
         }
     }
 }
 
 impl Read for Hurried {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.hurry()?;
+        self.socket.set_read_timeout(self.left()?)?;
         self.socket.read(buf)
     }
 }
 
 impl Write for Hurried {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.hurry()?;
+        self.socket.set_write_timeout(self.left()?)?;
         self.socket.write(buf)
     }
 
