@@ -1,7 +1,8 @@
 //! qcow2 images with backing files (QEMU, docs/interop/qcow2.txt), read and written.
 //!
 //! *Invariants*: an entry on the device refers only to data and tables that are durable, so a crash leaks clusters at most.
-//! Memory is bounded: the L1 and the refcount table have QEMU's limits, and L2 tables are evicted.
+//! Memory is bounded: the L1 and the refcount table have QEMU's limits, and L2 tables are evicted. Neither readers nor
+//! writers wait while the file is flushed, unless too many changes wait for a flush.
 
 mod compressed;
 mod header;
@@ -59,7 +60,9 @@ pub struct Qcow2 {
     file: Arc<dyn ImageFile>,
     header: Header,
     backing: Option<Arc<dyn Device>>,
-    /// Held by one writer or flush at a time, before `tables`.
+    /// Held by one flush at a time, before `writer`.
+    flushing: Mutex<()>,
+    /// Held by one writer at a time, before `tables`.
     writer: Mutex<Option<Writer>>,
     tables: Mutex<Tables>,
     /// The compressed cluster that was read last.
@@ -73,6 +76,25 @@ struct Writer {
     /// True after a flush that failed: the tables on the device may lack changes that memory no longer marks as
     /// changes.
     has_failed: bool,
+    /// True during a flush, and after one that has panicked.
+    is_flushing: bool,
+}
+
+/// The changes of tables that a flush makes durable.
+struct Flush {
+    /// L2 tables by their entries in the L1 table.
+    l2: Vec<(usize, ChangedTable)>,
+    /// Entries of the L1 table with their values.
+    l1: Vec<(usize, u64)>,
+    /// Clusters to which nothing on the device refers afterwards.
+    frees: Vec<u64>,
+}
+
+struct ChangedTable {
+    /// Place in the file.
+    at: u64,
+    bytes: Vec<u8>,
+    version: u64,
 }
 
 struct Tables {
@@ -87,6 +109,8 @@ struct Tables {
 struct L2 {
     entries: Vec<u64>,
     is_changed: bool,
+    /// Number of changes.
+    version: u64,
     used: u64,
 }
 
@@ -129,6 +153,7 @@ impl Qcow2 {
                 refcounts: Refcounts::read(&*file, &header)?,
                 has_cleared: header.autoclear == 0,
                 has_failed: false,
+                is_flushing: false,
             }),
         };
         let l1 = read_bytes(&*file, header.l1_at, header.l1_entries * 8)?.unwrap_or_default();
@@ -140,7 +165,7 @@ impl Qcow2 {
         let backing = header.backing.as_ref().map(open_backing).transpose()?;
         let tables = Tables { l1, l1_changes: BTreeSet::new(), l2: HashMap::new(), clock: 0 };
         let (writer, tables, unpacked) = (Mutex::new(writer), Mutex::new(tables), Mutex::new(None));
-        Ok(Qcow2 { file, header, backing, writer, tables, unpacked })
+        Ok(Qcow2 { file, header, backing, flushing: Mutex::new(()), writer, tables, unpacked })
     }
 
     /// Number of entries in an L2 table.
@@ -172,7 +197,9 @@ impl Qcow2 {
             let entries =
                 bytes.chunks_exact(8).map(|entry| u64::from_be_bytes(entry.try_into().expect("8 bytes")));
             tables.make_space(self.tables_max());
-            tables.l2.insert(index, L2 { entries: entries.collect(), is_changed: false, used: 0 });
+            tables
+                .l2
+                .insert(index, L2 { entries: entries.collect(), is_changed: false, version: 0, used: 0 });
         }
         let clock = tables.clock;
         let l2 = tables.l2.get_mut(&index).expect("it was read");
@@ -300,7 +327,8 @@ impl Qcow2 {
                 tables.l1_changes.insert(l1_index);
                 tables.make_space(self.tables_max());
                 let entries = vec![0; self.l2_entries() as usize];
-                tables.l2.insert(l1_index, L2 { entries, is_changed: true, used: tables.clock });
+                let used = tables.clock;
+                tables.l2.insert(l1_index, L2 { entries, is_changed: true, version: 0, used });
             }
             shared if shared & COPIED == 0 => {
                 let at = shared & PLACE;
@@ -312,7 +340,7 @@ impl Qcow2 {
         }
         let l2 = self.l2(tables, l1_index)?.expect("it was made");
         l2.entries[l2_index] = entry;
-        l2.is_changed = true;
+        (l2.is_changed, l2.version) = (true, l2.version + 1);
         let bits = self.header.cluster_bits;
         match old {
             Mapping::Hole | Mapping::Zero(None) => {}
@@ -331,65 +359,91 @@ impl Qcow2 {
         length: u64,
         mut change: impl FnMut(&mut Writer, u64, usize, std::ops::Range<u64>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut writer = lock(&self.writer);
-        let writer = writer.as_mut().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
-        writer.check()?;
-        if !writer.has_cleared {
-            self.file.write(AUTOCLEAR_AT, &[0; 8])?;
-            writer.has_cleared = true;
-        }
         let cluster_bytes = self.header.cluster_bytes();
         let mut done = 0;
         while done < length {
             let at = offset + done;
             let within = at % cluster_bytes;
             let part = (cluster_bytes - within).min(length - done);
-            change(writer, at / cluster_bytes, within as usize, done..done + part)?;
+            let are_many = {
+                let mut writer = lock(&self.writer);
+                let writer = writer.as_mut().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
+                writer.check()?;
+                if !writer.has_cleared {
+                    self.file.write(AUTOCLEAR_AT, &[0; 8])?;
+                    writer.has_cleared = true;
+                }
+                change(writer, at / cluster_bytes, within as usize, done..done + part)?;
+                lock(&self.tables).changed() >= self.tables_max() / 2
+                    || writer.refcounts.pending() > PENDING_MAX
+            };
             done += part;
-            if lock(&self.tables).changed() >= self.tables_max() / 2
-                || writer.refcounts.pending() > PENDING_MAX
-            {
-                self.flush_all(writer)?;
+            if are_many {
+                self.flush_all()?;
             }
         }
         Ok(())
     }
 
-    /// Flushes everything, unless a flush has failed before.
-    fn flush_all(&self, writer: &mut Writer) -> io::Result<()> {
+    /// Flushes everything that was written before, unless a flush has failed before. Others may read and write meanwhile.
+    fn flush_all(&self) -> io::Result<()> {
+        let _flushing = lock(&self.flushing);
+        let flushed =
+            self.begin_flush().and_then(|flush| flush.map_or(Ok(()), |flush| self.flush_in_order(flush)));
+        if let Some(writer) = lock(&self.writer).as_mut() {
+            writer.has_failed |= flushed.is_err();
+            writer.is_flushing = false;
+        }
+        flushed
+    }
+
+    /// Takes the changes of tables that refer to what was written so far. `None` for an image that is not open for changes.
+    fn begin_flush(&self) -> io::Result<Option<Flush>> {
+        let mut writer = lock(&self.writer);
+        let Some(writer) = writer.as_mut() else { return Ok(None) };
         writer.check()?;
-        writer.has_failed = true;
-        self.flush_in_order(writer)?;
-        writer.has_failed = false;
-        Ok(())
+        if std::mem::replace(&mut writer.is_flushing, true) {
+            return Err(io::Error::other("qcow2: an earlier flush was broken off"));
+        }
+        writer.refcounts.write(&*self.file)?;
+        let tables = &mut *lock(&self.tables);
+        let changed = tables.l2.iter().filter(|(_, l2)| l2.is_changed);
+        let l2 = changed.map(|(index, l2)| {
+            let bytes = l2.entries.iter().flat_map(|entry| entry.to_be_bytes()).collect();
+            (*index, ChangedTable { at: tables.l1[*index] & PLACE, bytes, version: l2.version })
+        });
+        let l2 = l2.collect();
+        let l1 = std::mem::take(&mut tables.l1_changes).into_iter();
+        let l1 = l1.map(|index| (index, tables.l1[index])).collect();
+        Ok(Some(Flush { l2, l1, frees: writer.refcounts.take_frees() }))
     }
 
     /// Makes data durable, then the tables that refer to it, then frees the clusters to which nothing refers any more.
-    fn flush_in_order(&self, writer: &mut Writer) -> io::Result<()> {
-        writer.refcounts.write(&*self.file)?;
+    fn flush_in_order(&self, flush: Flush) -> io::Result<()> {
+        let Flush { l2, l1, frees } = flush;
         self.file.flush()?;
-        let has_changes = {
+        for (_, table) in &l2 {
+            self.file.write(table.at, &table.bytes)?;
+        }
+        // Until here they are changed, so that they stay in memory.
+        for (index, table) in &l2 {
             let tables = &mut *lock(&self.tables);
-            let mut has_changes = false;
-            for (index, l2) in tables.l2.iter_mut().filter(|(_, l2)| l2.is_changed) {
-                let bytes: Vec<u8> = l2.entries.iter().flat_map(|entry| entry.to_be_bytes()).collect();
-                self.file.write(tables.l1[*index] & PLACE, &bytes)?;
-                (l2.is_changed, has_changes) = (false, true);
+            if let Some(l2) = tables.l2.get_mut(index).filter(|l2| l2.version == table.version) {
+                l2.is_changed = false;
             }
-            has_changes
-        };
-        let l1_changes = std::mem::take(&mut lock(&self.tables).l1_changes);
-        if !l1_changes.is_empty() {
+        }
+        if !l1.is_empty() {
             self.file.flush()?;
-            for index in l1_changes {
-                let entry = lock(&self.tables).l1[index];
+            for (index, entry) in l1 {
                 self.file.write(self.header.l1_at + 8 * index as u64, &entry.to_be_bytes())?;
             }
         }
-        if has_changes {
+        if !l2.is_empty() {
             self.file.flush()?;
         }
-        writer.refcounts.apply_frees(&*self.file)?;
+        let mut writer = lock(&self.writer);
+        let Some(writer) = writer.as_mut() else { return Ok(()) };
+        writer.refcounts.apply_frees(&*self.file, frees)?;
         writer.refcounts.write(&*self.file)
     }
 
@@ -475,10 +529,7 @@ impl Device for Qcow2 {
     }
 
     fn flush(&self) -> io::Result<()> {
-        match lock(&self.writer).as_mut() {
-            Some(writer) => self.flush_all(writer),
-            None => Ok(()),
-        }
+        self.flush_all()
     }
 
     /// Gives up the whole clusters of the range. A part of the disk without an L2 table takes one step, so that the work is

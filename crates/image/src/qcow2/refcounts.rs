@@ -223,7 +223,7 @@ impl Refcounts {
         self.is_table_unknown
     }
 
-    /// Gives a cluster up. It is free after [`apply_frees`](Self::apply_frees).
+    /// Gives a cluster up. It is free after [`take_frees`](Self::take_frees) and [`apply_frees`](Self::apply_frees).
     pub fn free(&mut self, cluster: u64) {
         self.pending_frees.push(cluster);
     }
@@ -233,9 +233,14 @@ impl Refcounts {
         self.pending_frees.len()
     }
 
-    /// Decrements the refcounts of all clusters that were given up. Nothing on the device refers to them any more.
-    pub fn apply_frees(&mut self, file: &dyn ImageFile) -> io::Result<()> {
-        for cluster in std::mem::take(&mut self.pending_frees) {
+    /// Takes the clusters that were given up so far.
+    pub fn take_frees(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.pending_frees)
+    }
+
+    /// Decrements the refcounts of clusters that were given up. Nothing on the device refers to them any more.
+    pub fn apply_frees(&mut self, file: &dyn ImageFile, frees: Vec<u64>) -> io::Result<()> {
+        for cluster in frees {
             match self.get(file, cluster)? {
                 Some(count @ 1..) => {
                     self.set(file, cluster, count - 1)?;

@@ -4,7 +4,11 @@ use std::{
     fs,
     path::Path,
     process::Command,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
 };
 
 use block::{MemoryDevice, Recording, Request, Rng, Survivors, power_cut};
@@ -23,6 +27,8 @@ struct Disk {
     size_bytes: AtomicU64,
     /// Number of requests before the one that fails.
     fails_after: AtomicU64,
+    /// Held up by the next flush, if it is there: a message that the flush has begun, and one that ends it.
+    holds_up: Mutex<Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>>,
 }
 
 impl Disk {
@@ -30,7 +36,8 @@ impl Disk {
         let bytes = MemoryDevice::new(FILE_BYTES);
         bytes.write(0, content).unwrap();
         let size_bytes = (content.len() as u64).into();
-        Disk { bytes: Recording::with_data(bytes), size_bytes, fails_after: fails_after.into() }
+        let (bytes, holds_up) = (Recording::with_data(bytes), Mutex::default());
+        Disk { bytes, size_bytes, fails_after: fails_after.into(), holds_up }
     }
 
     fn request(&self) -> io::Result<()> {
@@ -64,6 +71,11 @@ impl Device for Disk {
 
     fn flush(&self) -> io::Result<()> {
         self.request()?;
+        let holds_up = lock(&self.holds_up).take();
+        if let Some((begun, end)) = holds_up {
+            begun.send(()).unwrap();
+            end.recv().unwrap();
+        }
         self.bytes.flush()
     }
 
@@ -252,4 +264,44 @@ fn an_error_at_any_request_corrupts_nothing_and_loses_no_synced_data() {
             }
         }
     }
+}
+
+/// The writer would have the lock of a mounted volume, and its readers would wait for the flush, too.
+#[test]
+fn others_read_and_write_while_the_file_is_flushed() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some((bytes, _)) = image(dir.path(), "cluster_size=4k", 1024, 0) else { return };
+    let file = Arc::new(Disk::new(&bytes, NEVER));
+    let disk = Qcow2::open(file.clone(), |_| panic!("there is no backing file")).unwrap();
+    let sectors = |byte: u8| vec![byte; 4096];
+    let read = |disk: &Qcow2, at: u64| {
+        let mut content = vec![0; 4096];
+        disk.read(at, &mut content).unwrap();
+        content
+    };
+    disk.write(0, &sectors(1)).unwrap();
+    let ((begun, has_begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
+    *lock(&file.holds_up) = Some((begun, ends));
+    thread::scope(|scope| {
+        let flush = scope.spawn(|| disk.flush());
+        has_begun.recv().unwrap();
+        // One cluster is given up and another one taken; the L2 table is that of the flush.
+        disk.discard(0, 4096).unwrap();
+        disk.write(8192, &sectors(2)).unwrap();
+        assert!(read(&disk, 0) == sectors(0) && read(&disk, 8192) == sectors(2));
+        end.send(()).unwrap();
+        flush.join().unwrap().unwrap();
+    });
+    judge(dir.path(), &file.content(), "after the flush");
+    let reopened = |file: &Disk| {
+        Qcow2::open(Arc::new(Disk::new(&file.content(), NEVER)), |_| panic!("there is no backing file"))
+            .unwrap()
+    };
+    let cut = reopened(&file);
+    assert!(read(&cut, 0) == sectors(1), "what was written before the flush is durable");
+    assert!(read(&cut, 8192) == sectors(0), "what was written since is in memory");
+    disk.flush().unwrap();
+    judge(dir.path(), &file.content(), "after the second flush");
+    let cut = reopened(&file);
+    assert!(read(&cut, 0) == sectors(0) && read(&cut, 8192) == sectors(2));
 }
