@@ -220,6 +220,17 @@ impl Transaction<'_> {
         self.step()?.files().truncate(ino, size)
     }
 
+    /// Cuts a part of at most `part_bytes` bytes off the end of a regular file that is about to be
+    /// [truncated](Self::truncate) to `size`, so that a caller who shares the volume can let others in between two parts of
+    /// a long truncation. Returns false if the truncation has at most one such part left. After a power cut between two
+    /// parts, the file may have a size in between.
+    ///
+    /// # Errors
+    /// Those of `truncate`, before anything is cut off.
+    pub fn shorten(mut self, ino: Ino, size: u64, part_bytes: u64) -> Result<bool> {
+        self.step()?.files().shorten(ino, size, part_bytes)
+    }
+
     /// Punches a hole into a regular file: the range reads as zeroes, whole blocks of it are freed, and the
     /// size stays.
     ///

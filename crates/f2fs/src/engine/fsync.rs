@@ -9,9 +9,11 @@ use super::{
     ActiveLogs, Engine, FsyncNames,
     checkpoint::Reason,
     pending::{LastNode, PendingSync, Then, Work},
+    write_back::SLICE_BLOCKS,
 };
 use crate::{
     Result,
+    files::PagesOfFile,
     format::{
         FileType, checkpoint::Flags, inode::advise, node::NodeBlock, node_path::NodeKind, sit::SegmentType,
     },
@@ -28,6 +30,12 @@ pub enum SyncScope {
     Everything,
     /// Content, and the attributes that reading it needs (fdatasync(2)).
     Data,
+}
+
+/// An fsync that writes the pages of its file. It can pause between any two of them to give readers a turn.
+pub(super) struct FileSync {
+    pages: PagesOfFile,
+    scope: SyncScope,
 }
 
 impl Engine {
@@ -69,7 +77,15 @@ impl Engine {
         }
         drop(inode);
         self.files_mut().note_synced(ino);
-        self.files_mut().write_pages_of(ino)?;
+        self.go_on_with_fsync(Box::new(FileSync { pages: self.files().pages_of(ino), scope }))
+    }
+
+    /// Continues an fsync with the next pages of the file, and after the last one with its nodes.
+    pub(super) fn go_on_with_fsync(&mut self, mut sync: Box<FileSync>) -> Result<Option<PendingSync>> {
+        if self.files_mut().write_some_pages(&mut sync.pages, SLICE_BLOCKS as usize)? {
+            return Ok(Some(self.pending(Work::Yield, Then::WritePages(sync))));
+        }
+        let (ino, scope) = (sync.pages.ino(), sync.scope);
         if self.segments().is_changed() && self.disk().checkpoint().flags.has(Flags::UMOUNT) {
             // The first fsync after a clean unmount becomes a checkpoint. So after a power cut, a volume with
             // a chain is never marked as unmounted: it gets a new checkpoint version when it is opened, and

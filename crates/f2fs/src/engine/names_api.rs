@@ -324,7 +324,7 @@ impl Transaction<'_> {
         if !self.engine().names().is_held_once(ino) {
             return Ok(false);
         }
-        self.step()?.files().shrink(ino, bytes)
+        self.step()?.files().shrink(ino, 0, bytes)
     }
 
     /// Creates an inode as the system call does. In a set-group-id directory it gets the directory's group.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::{
     Engine, Io,
     checkpoint::{Prepared, Reason},
+    fsync::FileSync,
     gc::{Cleaning, SpaceStep},
     label::NewLabel,
     write_back::WriteBack,
@@ -58,6 +59,8 @@ pub(super) enum Then {
     WriteWaiting(Reason),
     /// Writes the pages of a file that the checkpoint of an fsync could not write.
     WriteRest(Ino),
+    /// Continues to write the pages of a file for its fsync.
+    WritePages(Box<FileSync>),
     /// Writes the last node of an fsync, which carries the fsync mark.
     Mark(LastNode),
     /// Writes the label to the next copy of the superblock.
@@ -123,6 +126,7 @@ impl Engine {
             Then::WriteBack(work) => self.go_on_writing_back(work),
             Then::WriteWaiting(reason) => self.write_what_waits(reason),
             Then::WriteRest(ino) => self.write_rest(ino),
+            Then::WritePages(sync) => self.go_on_with_fsync(sync),
             Then::Mark(last) => self.write_mark(last),
             Then::WriteLabel(new) => self.write_label(new),
             Then::FreeSpace(step) => self.free_space_from(step),

@@ -20,7 +20,7 @@ use crate::{
 
 /// Number of blocks that are written between two turns of readers. The device gets most of them in runs of up
 /// to 960 KiB.
-const SLICE_BLOCKS: u32 = 32;
+pub(super) const SLICE_BLOCKS: u32 = 32;
 
 /// Write-back in progress. It can pause between any two blocks.
 pub(super) struct WriteBack {

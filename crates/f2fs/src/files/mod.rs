@@ -34,6 +34,7 @@ pub(crate) use recovery::{clear_content, has_map};
 pub use size::FileSize;
 pub use verity_check::{SealedDamage, SealedPart, SealedPlace};
 pub(crate) use write::{pieces, write_pieces};
+pub(crate) use write_back::PagesOfFile;
 
 use encryption::Ciphers;
 pub(crate) use pages::Page;

@@ -23,6 +23,12 @@ pub enum FileSize {
 impl Files {
     /// Sets the size of a regular file. Content past it is removed; added content reads as zeroes.
     pub(crate) fn truncate(&mut self, ino: Ino, size: u64) -> Result<()> {
+        self.check_truncation(ino, size)?;
+        self.set_size(ino, size)?;
+        self.stamp(ino)
+    }
+
+    fn check_truncation(&self, ino: Ino, size: u64) -> Result<()> {
         let inode = self.changeable_file(ino)?;
         if inode.has_flag(flag::APPEND) {
             return Err(Error::NotPermitted);
@@ -36,24 +42,30 @@ impl Files {
                 "a file with released blocks can be truncated only between clusters".into(),
             ));
         }
-        drop(inode);
-        self.set_size(ino, size)?;
-        self.stamp(ino)
+        Ok(())
     }
 
-    /// Cuts a part of at most `bytes` bytes off the end of a large regular file. Returns false if there is nothing to cut
-    /// off.
-    pub(crate) fn shrink(&mut self, ino: Ino, bytes: u64) -> Result<bool> {
+    /// Cuts a part of at most `bytes` bytes off the end of a file that is about to be [truncated](Self::truncate) to `size`.
+    /// Returns false if the truncation has at most one such part left.
+    pub(crate) fn shorten(&mut self, ino: Ino, size: u64, bytes: u64) -> Result<bool> {
+        self.check_truncation(ino, size)?;
+        self.shrink(ino, size, bytes)
+    }
+
+    /// Cuts a part of at most `bytes` bytes off the end of a large regular file, which keeps more than `least_size` bytes.
+    /// Returns false if there is nothing to cut off.
+    pub(crate) fn shrink(&mut self, ino: Ino, least_size: u64, bytes: u64) -> Result<bool> {
         let inode = self.nodes.inode(ino)?;
         let (size, allocated) = (inode.head().size.get(), inode.head().blocks.get());
         let is_plain = inode.file_type() == FileType::Regular
             && !inode.has_inline(inline::DATA)
             && inode.compression().is_none();
         drop(inode);
-        if !is_plain || size <= bytes || allocated << self.geometry().block_size.log() <= bytes {
+        let shorter = size.saturating_sub(1) / bytes * bytes;
+        if !is_plain || shorter <= least_size || allocated << self.geometry().block_size.log() <= bytes {
             return Ok(false);
         }
-        self.set_size(ino, (size - 1) / bytes * bytes)?;
+        self.set_size(ino, shorter)?;
         Ok(true)
     }
 

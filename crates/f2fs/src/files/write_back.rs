@@ -16,6 +16,22 @@ use crate::{
 /// Maximum number of adjacent blocks that are overwritten with one write: eight commands of 120 KiB.
 const NEIGHBOURS_MOST: usize = 240;
 
+/// The dirty pages of a file that an fsync writes.
+pub(crate) struct PagesOfFile {
+    ino: Ino,
+    blocks: Vec<u64>,
+    /// Number of `blocks` that are written.
+    written: usize,
+    reason: WriteReason,
+}
+
+impl PagesOfFile {
+    /// The file.
+    pub(crate) fn ino(&self) -> Ino {
+        self.ino
+    }
+}
+
 impl Files {
     /// Maximum number of dirty pages, and of dirty nodes, in memory.
     pub(crate) fn most_pages(&self) -> usize {
@@ -77,23 +93,37 @@ impl Files {
         }
     }
 
-    /// Writes the dirty pages of a file for an fsync. Adjacent pages that the policy updates in place leave
-    /// as one write.
+    /// Writes the dirty pages of a file for an fsync.
     pub(crate) fn write_pages_of(&mut self, ino: Ino) -> Result<()> {
+        let mut pages = self.pages_of(ino);
+        while self.write_some_pages(&mut pages, usize::MAX)? {}
+        Ok(())
+    }
+
+    /// Lists the dirty pages of a file for an fsync.
+    pub(crate) fn pages_of(&self, ino: Ino) -> PagesOfFile {
         let blocks = self.pages.blocks_of(ino, 0, u64::MAX);
         let few = blocks.len() <= IN_PLACE_BLOCKS_MAX;
         let reason = if few { WriteReason::SmallFsync } else { WriteReason::LargeFsync };
-        let mut rest = &blocks[..];
-        while !rest.is_empty() {
+        PagesOfFile { ino, blocks, written: 0, reason }
+    }
+
+    /// Writes at least `count` of these pages, or the rest. Adjacent pages that the policy updates in place leave as one
+    /// write. Returns true if some are left. Nothing may change between two calls.
+    pub(crate) fn write_some_pages(&mut self, pages: &mut PagesOfFile, count: usize) -> Result<bool> {
+        let PagesOfFile { ino, reason, .. } = *pages;
+        let end = pages.written.saturating_add(count);
+        while pages.written < pages.blocks.len().min(end) {
+            let rest = &pages.blocks[pages.written..];
             let (addr, count) = self.neighbours(ino, rest)?;
-            let (these, others) = rest.split_at(count);
+            let these = &rest[..count];
             match addr {
                 Some(addr) if self.stays(ino, reason, count)? => self.write_neighbours(ino, these, addr)?,
                 _ => these.iter().try_for_each(|block| self.append_page(ino, *block))?,
             }
-            rest = others;
+            pages.written += count;
         }
-        Ok(())
+        Ok(pages.written < pages.blocks.len())
     }
 
     /// Returns the address of the first of these pages, if it can be updated in place, and the number of

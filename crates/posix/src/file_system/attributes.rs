@@ -6,8 +6,8 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Caller, FileSystem, Result, permissions, refuse_sealed, to_errno};
-use crate::Errno;
+use super::{Caller, FileSystem, Result, durability::PART_BYTES, permissions, refuse_sealed, to_errno};
+use crate::{Errno, volume_lock::Writing};
 
 /// The changes of one SETATTR request.
 #[derive(Debug, Clone, Copy, Default)]
@@ -82,7 +82,7 @@ impl FileSystem {
                 _ => return Err(Errno::INVAL),
             }
             refuse_sealed(&before)?;
-            volume.begin().truncate(ino, size).map_err(to_errno)?;
+            self.truncate(&mut volume, ino, size)?;
         }
         let gid = set.gid.unwrap_or(before.gid);
         set.permissions = set.permissions.map(|wanted| permissions::permissions_of(caller, gid, wanted));
@@ -106,5 +106,15 @@ impl FileSystem {
             volume.begin().set_attr(ino, &set).map_err(to_errno)?;
         }
         self.stat_in(&volume, ino)
+    }
+
+    /// Sets the size of a file. A long part is cut off in parts, between which readers have the volume. A failed upkeep
+    /// between them, which could concern other files, does not keep the file from becoming as short as it should.
+    fn truncate(&self, volume: &mut Writing<'_>, ino: Ino, size: u64) -> Result<()> {
+        let mut prepared = Ok(());
+        while prepared.is_ok() && volume.begin().shorten(ino, size, PART_BYTES).map_err(to_errno)? {
+            prepared = self.between_parts(volume);
+        }
+        volume.begin().truncate(ino, size).map_err(to_errno)
     }
 }

@@ -413,6 +413,10 @@ mod tests {
         assert!(allocate(PUNCH_HOLE) > 1);
         assert!(sectors() < LONG / 512 / 100, "only nodes are left");
         assert!(allocate(0) > 1);
+        let shorten = Change { size: Some(8192), ..Change::default() };
+        assert!(turns(&|| _ = fs.change(ROOT_USER, ino, &shorten).unwrap()) > 1);
+        assert_eq!((fs.stat(ino).unwrap().size, sectors() < LONG / 512 / 100), (8192, true));
+        assert!(allocate(0) > 1);
         let allocated = sectors();
         // All of it, or nothing.
         assert_eq!(fs.allocate(ROOT_USER, ino, 0, 2 * BYTES, 0), Err(Errno::NOSPC));
@@ -422,6 +426,31 @@ mod tests {
         assert!(turns(&|| fs.forget(ino, 1, || {})) > 1);
         assert!(fs.space().unwrap().0.free_blocks >= free + LONG / 4096);
         fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn readers_have_a_turn_within_the_fsync_of_many_pages() {
+        const PAGES: u64 = 128;
+        let (device, fs) = mounted(Settings::default());
+        let ino = create(&fs, b"file");
+        fs.write(ROOT_USER, ino, 0, &vec![1; PAGES as usize * 8192], WriteMode::default()).unwrap();
+        fs.sync().unwrap();
+        // Every second block, so that no two of them are written at once.
+        for page in 0..PAGES {
+            fs.write(ROOT_USER, ino, page * 8192, b"new", WriteMode::default()).unwrap();
+        }
+        device.take();
+        let before = fs.volume.reader_turns();
+        fs.fsync(ino, SyncScope::Everything).unwrap();
+        let turns = fs.volume.reader_turns() - before;
+        assert!(turns >= 4, "{turns} turns for {PAGES} pages");
+        assert_eq!(device.take().0, 1, "one flush makes all of them durable");
+        fs.fsync(ino, SyncScope::Everything).unwrap();
+        let mut content = [0; 4];
+        for page in 0..PAGES {
+            fs.read(ino, page * 8192, &mut content).unwrap();
+            assert_eq!(&content, b"new\x01");
+        }
     }
 
     #[test]

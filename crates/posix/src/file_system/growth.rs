@@ -44,7 +44,13 @@ impl FileSystem {
 
     fn finish_growth(&self, volume: &mut Writing<'_>, growth: Option<resize::Growth>) -> Result<()> {
         let Some(growth) = growth else { return Ok(()) };
-        let grown = volume.let_readers_in(|| growth.run())?;
+        let discards = self.discards();
+        let grown = volume.let_readers_in(|| {
+            let grown = growth.run();
+            // The volume goes on with another queue. Readers need not wait for a discard that is under way.
+            discards.close();
+            grown
+        })?;
         let finished = resize::finish_growth(volume, grown);
         *self.discards.lock().unwrap_or_else(PoisonError::into_inner) = volume.discards().clone();
         finished.map(drop).map_err(to_errno)
@@ -55,10 +61,15 @@ impl FileSystem {
 mod tests {
     use std::{
         fs,
-        sync::{Arc, Weak},
+        sync::{
+            Arc, Mutex, Weak,
+            atomic::{AtomicUsize, Ordering},
+            mpsc,
+        },
+        thread,
     };
 
-    use block::{Device, Fault, Faulty, FileDevice, MemoryDevice, OpenOptions, Verb};
+    use block::{Device, Fault, Faulty, FileDevice, Hooked, MemoryDevice, OpenOptions, Verb};
     use f2fs::{
         engine::{Engine, Options},
         units::{Ino, Time},
@@ -130,6 +141,58 @@ mod tests {
         let volume = Engine::open(device.clone(), Options::new(Time::default)).unwrap();
         let image = Arc::downgrade(&device);
         (device, FileSystem::new(volume, image, Settings::default()))
+    }
+
+    /// The queue of discards ends with the old size. Without a turn in between, readers would wait for the device.
+    #[test]
+    fn readers_have_the_volume_while_a_growth_waits_for_a_discard() {
+        let inner = Arc::new(MemoryDevice::new(96 * MIB));
+        let small = Arc::new(MemoryDevice::new(64 * MIB));
+        drop(format(&small, ""));
+        let mut bytes = vec![0; 64 << 20];
+        small.read(0, &mut bytes).unwrap();
+        inner.write(0, &bytes).unwrap();
+        let ((begun, has_begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
+        let (ends, flushes) = (Mutex::new(ends), Arc::new(AtomicUsize::new(0)));
+        let counted = flushes.clone();
+        let device = Hooked::new(inner, move |verb, _| {
+            match verb {
+                Verb::Discard => {
+                    begun.send(()).unwrap();
+                    ends.lock().unwrap().recv().unwrap();
+                }
+                Verb::Flush => _ = counted.fetch_add(1, Ordering::SeqCst),
+                _ => {}
+            }
+            Ok(())
+        });
+        let options = Options { discard: true, ..Options::new(Time::default) };
+        let volume = Engine::open(Arc::new(device), options).unwrap();
+        let fs = FileSystem::new(volume, Weak::new(), Settings::default());
+        let (root, ino) = (fs.root().unwrap(), create(&fs, b"file"));
+        fs.write(ROOT_USER, ino, 0, &vec![1; 4 << 20], WriteMode::default()).unwrap();
+        fs.sync().unwrap();
+        fs.unlink(root, b"file").unwrap();
+        fs.forget(ino, 1, || {});
+        fs.sync().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| fs.issue_discards(1));
+            has_begun.recv().unwrap();
+            let before = flushes.load(Ordering::SeqCst);
+            let growth = scope.spawn(|| ask(&fs, 0, 96 * MIB));
+            // The last one is that of the superblock.
+            while flushes.load(Ordering::SeqCst) < before + 8 {
+                thread::yield_now();
+            }
+            for _ in 0..1000 {
+                assert!(fs.stat(root).is_ok());
+                thread::yield_now();
+            }
+            assert!(!growth.is_finished(), "a discard is under way");
+            end.send(()).unwrap();
+            growth.join().unwrap().unwrap();
+        });
+        fs.unmount().unwrap();
     }
 
     #[test]

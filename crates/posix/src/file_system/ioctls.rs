@@ -12,8 +12,9 @@ use crate::{
     ioctl::{self, ByteRange, Request},
 };
 
-/// Blocks of a file that move between two times at which others may change the volume.
+/// Blocks of a file that move between two times at which others may change the volume, and between two turns of readers.
 const DEFRAGMENT_BLOCKS: u64 = 1024;
+const DEFRAGMENT_SLICE_BLOCKS: u64 = 32;
 
 impl FileSystem {
     /// Executes an ioctl on an open file.
@@ -94,9 +95,17 @@ impl FileSystem {
         let end = blocks.min(range.start.saturating_add(range.length) / block_bytes);
         let (mut moved, mut at) = (0, range.start / block_bytes);
         while at < end {
-            let next = end.min(at + DEFRAGMENT_BLOCKS);
-            moved += self.write_lock()?.begin().defragment(ino, at..next).map_err(to_errno)?;
-            at = next;
+            let mut volume = self.write_lock()?;
+            // Long holes are passed over.
+            let Some(data) = volume.seek_data(ino, at * block_bytes).map_err(to_errno)? else { break };
+            at = at.max(data / block_bytes);
+            let turn_end = end.min(at + DEFRAGMENT_BLOCKS);
+            while at < turn_end {
+                let next = turn_end.min(at + DEFRAGMENT_SLICE_BLOCKS);
+                moved += volume.begin().defragment(ino, at..next).map_err(to_errno)?;
+                at = next;
+                volume.let_readers_in(|| ())?;
+            }
         }
         Ok(moved * block_bytes)
     }
@@ -197,7 +206,9 @@ mod tests {
         assert_eq!(ask(0, files[0], 1, 4096), Err(Errno::INVAL));
         assert_eq!(ask(0, root, 0, 4096), Err(Errno::INVAL));
         assert_eq!(extents(), 50);
+        let before = fs.volume.reader_turns();
         let done = ask(0, files[0], 0, 1 << 30).unwrap();
+        assert!(fs.volume.reader_turns() - before > 2, "readers have a turn between two slices");
         assert_eq!(done, [0_u64.to_ne_bytes(), (50 * 4096_u64).to_ne_bytes()].concat());
         assert!(extents() <= 2, "{}", extents());
         fs.unmount().unwrap();
