@@ -40,6 +40,10 @@ pub enum BeforeWrite {
     WriteBack,
 }
 
+/// A time in the history of a mount, as the number of writers that have closed their file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadFrom(u64);
+
 /// The state of the kernel's cache as far as it is known.
 pub struct KernelCache {
     fs: Arc<FileSystem>,
@@ -63,10 +67,16 @@ impl KernelCache {
 
     // Validity.
 
-    /// Returns the validity of the attributes of an inode.
-    pub fn attr_validity(&self, stat: &Stat) -> Duration {
-        let written = stat.kind == FileType::Regular && self.fs.has_writer(stat.ino);
-        if written { NO_VALIDITY } else { VALIDITY }
+    /// Returns the time from which attributes are about to be read, for [`attr_validity`](Self::attr_validity).
+    pub fn now(&self) -> ReadFrom {
+        ReadFrom(self.fs.closed_writers())
+    }
+
+    /// Returns the validity of attributes of an inode that were read after `from`. If a writer has closed a file since, they
+    /// may lack its last data, and nobody would tell the kernel.
+    pub fn attr_validity(&self, stat: &Stat, from: ReadFrom) -> Duration {
+        let is_written = || self.fs.has_writer(stat.ino) || self.now() != from;
+        if stat.kind == FileType::Regular && is_written() { NO_VALIDITY } else { VALIDITY }
     }
 
     /// Returns the validity of the names in a directory.

@@ -25,7 +25,11 @@ use image::{Image, Source};
 use posix::{Atime, Errno, FileSystem, OpenFor, OpenMode, Settings};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 
-use crate::{Event, MountOptions, backend, background::Background, cache::KernelCache};
+use crate::{
+    Event, MountOptions, backend,
+    background::Background,
+    cache::{KernelCache, NO_VALIDITY, VALIDITY},
+};
 
 /// Formats an empty volume.
 fn format(device: &Arc<MemoryDevice>) -> Engine {
@@ -302,6 +306,25 @@ fn a_second_allocation_waits_for_the_data_that_the_first_one_writes_back() {
     );
     let (_, fs, _) = with_files_on(1 << 30);
     assert_eq!(KernelCache::new(fs).to_write_back_before_allocating(1), None);
+}
+
+/// They may lack the blocks of its last data. The kernel would show them for as long as they are valid.
+#[test]
+fn attributes_that_were_read_before_the_last_writer_closed_its_file_are_not_cached() {
+    let (_, fs, file) = with_files();
+    let cache = KernelCache::new(fs.clone());
+    let caller = posix::Caller { uid: 0, gid: 0, pid: 0 };
+    cache.open(caller, file, OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() }).unwrap();
+    let from = cache.now();
+    let stat = fs.stat(file).unwrap();
+    cache.close(file, OpenFor::Writing);
+    assert_eq!(cache.attr_validity(&stat, from), NO_VALIDITY);
+    let from = cache.now();
+    assert_eq!(cache.attr_validity(&fs.stat(file).unwrap(), from), VALIDITY);
+    let root = fs.stat(fs.root().unwrap()).unwrap();
+    cache.open(caller, file, OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() }).unwrap();
+    cache.close(file, OpenFor::Writing);
+    assert_eq!(cache.attr_validity(&root, from), VALIDITY, "directories have no writers");
 }
 
 /// The volume has 20 MiB for users, and space is short after the allocation.

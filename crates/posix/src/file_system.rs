@@ -231,6 +231,12 @@ impl FileSystem {
         self.inodes.has_writer(ino)
     }
 
+    /// Returns the number of files open for writing that were closed so far. If two values are equal, every file that
+    /// had a writer in between has it still.
+    pub fn closed_writers(&self) -> u64 {
+        self.inodes.closed_writers()
+    }
+
     /// Returns all files that are open for writing.
     pub fn open_for_writing(&self) -> Vec<Ino> {
         self.inodes.open_for_writing()

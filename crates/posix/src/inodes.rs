@@ -1,7 +1,10 @@
 //! Per-inode state of the kernel's references: lookup counts, opens for writing, and unlinked inodes that
 //! must be held.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering},
+};
 
 use f2fs::units::Ino;
 use rustc_hash::FxHashMap;
@@ -23,6 +26,8 @@ pub enum FirstAccess {
 #[derive(Default)]
 pub struct Inodes {
     shards: [Mutex<FxHashMap<Ino, Known>>; SHARDS],
+    /// Number of files open for writing that were closed.
+    closed_writers: AtomicU64,
 }
 
 #[derive(Default)]
@@ -119,10 +124,16 @@ impl Inodes {
 
     /// Notes that a file opened for writing is closed.
     pub fn close_writer(&self, ino: Ino) {
+        self.closed_writers.fetch_add(1, Ordering::AcqRel);
         if let Some(known) = self.shard(ino).get_mut(&ino) {
             known.writers = known.writers.saturating_sub(1);
             known.overwritable &= known.writers > 0;
         }
+    }
+
+    /// Returns the number of files open for writing that were closed so far.
+    pub fn closed_writers(&self) -> u64 {
+        self.closed_writers.load(Ordering::Acquire)
     }
 
     /// Returns true if a file is open for writing. The kernel may then have data and a size that are not

@@ -35,10 +35,11 @@ impl Adapter {
             });
             return Ok(());
         }
+        let from = self.cache.now();
         let stat = self.fs.stat(ino)?;
         let validity = match before_write {
             Some(BeforeWrite::Accept(validity)) => validity,
-            _ => self.cache.attr_validity(&stat),
+            _ => self.cache.attr_validity(&stat, from),
         };
         put_attr(&stat, self.block_bytes, validity, &mut response.output);
         Ok(())
@@ -46,19 +47,21 @@ impl Adapter {
 
     pub(super) fn set_attr(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let change = change(&request.arguments.take()?);
+        let from = self.cache.now();
         let stat = self.fs.change(caller_of(request.header), self.ino(request.header.node), &change)?;
-        put_attr(&stat, self.block_bytes, self.cache.attr_validity(&stat), output);
+        put_attr(&stat, self.block_bytes, self.cache.attr_validity(&stat, from), output);
         Ok(())
     }
 
     pub(super) fn statx(&self, request: &Request<'_>, output: &mut Output) -> Result<()> {
+        let from = self.cache.now();
         let stat = &self.fs.stat(self.ino(request.header.node))?;
         let time =
             |time: Time| abi::StatxTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 };
         let device = stat.device.unwrap_or(DeviceNumber { major: 0, minor: 0 });
         let basic = attr(stat, self.block_bytes);
         output.put(&abi::StatxOut {
-            attr_valid_s: self.cache.attr_validity(stat).as_secs(),
+            attr_valid_s: self.cache.attr_validity(stat, from).as_secs(),
             mask: abi::STATX_BASIC | if stat.crtime.is_some() { abi::STATX_BTIME } else { 0 },
             block_bytes: basic.block_bytes,
             links: basic.links,

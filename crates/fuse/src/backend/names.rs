@@ -16,7 +16,7 @@ use posix::{OpenFor, Result};
 use rustix::fs::RenameFlags;
 
 use super::{Adapter, attributes::attr, caller_of, content::open_mode};
-use crate::cache::{BeforeWrite, VALIDITY};
+use crate::cache::{BeforeWrite, ReadFrom, VALIDITY};
 
 impl Adapter {
     pub(super) fn make_node(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
@@ -24,8 +24,9 @@ impl Adapter {
         let abi::MknodIn { mode, rdev, umask, .. } = request.arguments.take()?;
         let (major, minor) = decode_device(rdev);
         let (name, device) = (request.arguments.name()?, Some(DeviceNumber { major, minor }));
+        let from = self.cache.now();
         let made = self.fs.create(caller, dir, name, mode as u16, umask as u16, device)?;
-        self.put_entry(dir, &made, output);
+        self.put_entry(dir, &made, from, output);
         Ok(())
     }
 
@@ -33,22 +34,25 @@ impl Adapter {
         let (dir, caller) = (self.ino(request.header.node), caller_of(request.header));
         let abi::MkdirIn { mode, umask } = request.arguments.take()?;
         let mode = FileType::Directory.mode_bits() | mode as u16 & 0o7777;
+        let from = self.cache.now();
         let made = self.fs.create(caller, dir, request.arguments.name()?, mode, umask as u16, None)?;
-        self.put_entry(dir, &made, output);
+        self.put_entry(dir, &made, from, output);
         Ok(())
     }
 
     pub(super) fn symlink(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let (dir, caller) = (self.ino(request.header.node), caller_of(request.header));
         let (name, target) = (request.arguments.name()?, request.arguments.name()?);
-        self.put_entry(dir, &self.fs.symlink(caller, dir, name, target)?, output);
+        let from = self.cache.now();
+        self.put_entry(dir, &self.fs.symlink(caller, dir, name, target)?, from, output);
         Ok(())
     }
 
     pub(super) fn link(&self, request: &mut Request<'_>, output: &mut Output) -> Result<()> {
         let (dir, caller) = (self.ino(request.header.node), caller_of(request.header));
         let old = self.ino(request.arguments.take::<abi::LinkIn>()?.old_node);
-        self.put_entry(dir, &self.fs.link(caller, old, dir, request.arguments.name()?)?, output);
+        let from = self.cache.now();
+        self.put_entry(dir, &self.fs.link(caller, old, dir, request.arguments.name()?)?, from, output);
         Ok(())
     }
 
@@ -58,6 +62,7 @@ impl Adapter {
         let abi::CreateIn { flags, mode, umask, open_flags } = request.arguments.take()?;
         let open_for = open_mode(flags, open_flags).open_for;
         let (mode, umask) = (FileType::Regular.mode_bits() | mode as u16 & 0o7777, umask as u16);
+        let from = self.cache.now();
         let made = match request.header.opcode {
             opcode::CREATE => self.fs.create(caller, dir, request.arguments.name()?, mode, umask, None)?,
             _ => self.fs.create_nameless(caller, dir, mode, umask)?,
@@ -73,7 +78,7 @@ impl Adapter {
             (open_for == OpenFor::Writing).then(|| self.cache.about_to_write(caller, made.ino));
         let validity = match before_write {
             Some(BeforeWrite::Accept(validity)) => validity,
-            _ => self.cache.attr_validity(&made),
+            _ => self.cache.attr_validity(&made, from),
         };
         output.put(&self.entry(&made, self.cache.name_validity(dir), validity));
         output.put(&self.opened(open_for));
@@ -94,12 +99,13 @@ impl Adapter {
 
     pub(super) fn lookup(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
         let (dir, name) = (self.ino(request.header.node), request.arguments.name()?);
+        let from = self.cache.now();
         match self.fs.lookup(dir, name) {
             Err(Errno::NOENT) if self.fs.negative_entries_last() => {
                 // Node 0 is a negative entry: the kernel may cache that the name does not exist.
                 out.put(&abi::EntryOut { name_valid_s: VALIDITY.as_secs(), ..Default::default() });
             }
-            found => self.put_entry(dir, &found?, out),
+            found => self.put_entry(dir, &found?, from, out),
         }
         Ok(())
     }
@@ -131,7 +137,9 @@ impl Adapter {
         self.fs.list_with_facts(dir, offset, fits, |entry, stat| {
             // Without attributes (node 0) the kernel lists only the name, and looks it up when a program asks
             // for more.
-            let facts = stat.map(|stat| self.entry(stat, name_validity, self.cache.attr_validity(stat)));
+            // The volume is locked, so nothing has been written since the attributes were read.
+            let attr_validity = |stat| self.cache.attr_validity(stat, self.cache.now());
+            let facts = stat.map(|stat| self.entry(stat, name_validity, attr_validity(stat)));
             out.put(&facts.unwrap_or_default());
             let kind = stat.map(|stat| stat.kind).or(entry.kind);
             put_dirent(out, entry.ino.0.into(), entry.next_cookie, kind_code(kind), &entry.name);
@@ -155,8 +163,9 @@ impl Adapter {
         }
     }
 
-    pub(super) fn put_entry(&self, dir: Ino, stat: &Stat, out: &mut Output) {
-        out.put(&self.entry(stat, self.cache.name_validity(dir), self.cache.attr_validity(stat)));
+    /// Answers with an inode whose attributes were read after `from`.
+    pub(super) fn put_entry(&self, dir: Ino, stat: &Stat, from: ReadFrom, out: &mut Output) {
+        out.put(&self.entry(stat, self.cache.name_validity(dir), self.cache.attr_validity(stat, from)));
     }
 }
 
