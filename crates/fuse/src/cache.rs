@@ -79,6 +79,18 @@ impl KernelCache {
         if stat.kind == FileType::Regular && is_written() { NO_VALIDITY } else { VALIDITY }
     }
 
+    /// Returns the validity of attributes in the answer to a change of them, which were read after `from`. A known writer
+    /// of the file may go on without a question for as long as after [its own one](Self::about_to_write): many programs
+    /// set the mode of a new file before they write to it.
+    pub fn validity_after_change(&self, stat: &Stat, from: ReadFrom) -> Duration {
+        let is_written = self.fs.has_writer(stat.ino) && self.files.may_writer_go_on(stat.ino);
+        match is_written.then(|| self.space_left_after(0)) {
+            Some(FreeSpace::Enough { ask_again_after }) => ask_again_after,
+            Some(FreeSpace::Short) => NO_VALIDITY,
+            None => self.attr_validity(stat, from),
+        }
+    }
+
     /// Returns the validity of the names in a directory.
     pub fn name_validity(&self, dir: Ino) -> Duration {
         if self.fs.names_are_exact(dir) { VALIDITY } else { NO_VALIDITY }

@@ -28,7 +28,7 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use crate::{
     Event, MountOptions, backend,
     background::Background,
-    cache::{KernelCache, NO_VALIDITY, VALIDITY},
+    cache::{BeforeWrite, KernelCache, NO_VALIDITY, VALIDITY},
 };
 
 /// Formats an empty volume.
@@ -306,6 +306,23 @@ fn a_second_allocation_waits_for_the_data_that_the_first_one_writes_back() {
     );
     let (_, fs, _) = with_files_on(1 << 30);
     assert_eq!(KernelCache::new(fs).to_write_back_before_allocating(1), None);
+}
+
+/// The mode of a new file is set before its first write, which then need not ask for attributes.
+#[test]
+fn a_known_writer_goes_on_after_a_change_of_attributes_and_an_unknown_one_is_asked_for() {
+    let (_, fs, file) = with_files_on(1 << 30);
+    let cache = KernelCache::new(fs.clone());
+    let caller = posix::Caller { uid: 0, gid: 0, pid: 0 };
+    let validity = || cache.validity_after_change(&fs.stat(file).unwrap(), cache.now());
+    cache.open(caller, file, OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() }).unwrap();
+    assert_eq!(validity(), NO_VALIDITY);
+    let BeforeWrite::Accept(accepted) = cache.about_to_write(caller, file) else { panic!("there is space") };
+    assert!(accepted > NO_VALIDITY && validity() == accepted);
+    cache.close(file, OpenFor::Writing);
+    assert_eq!(validity(), VALIDITY);
+    cache.open(caller, file, OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() }).unwrap();
+    assert_eq!(validity(), NO_VALIDITY, "the next writer may be another one");
 }
 
 /// They may lack the blocks of its last data. The kernel would show them for as long as they are valid.

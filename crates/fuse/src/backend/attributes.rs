@@ -49,7 +49,7 @@ impl Adapter {
         let change = change(&request.arguments.take()?);
         let from = self.cache.now();
         let stat = self.fs.change(caller_of(request.header), self.ino(request.header.node), &change)?;
-        put_attr(&stat, self.block_bytes, self.cache.attr_validity(&stat, from), output);
+        put_attr(&stat, self.block_bytes, self.cache.validity_after_change(&stat, from), output);
         Ok(())
     }
 

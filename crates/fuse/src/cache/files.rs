@@ -20,6 +20,8 @@ struct State {
     in_cache: bool,
     /// Limits for the last writer.
     limits: Limits,
+    /// True if there is such a writer since the file was opened for writing.
+    has_known_writer: bool,
     /// Last write-back error that has not been reported yet.
     failed: Option<Errno>,
     /// The same, of a write-back on behalf of another program, for the next process that writes to the file.
@@ -42,7 +44,9 @@ impl Files {
 
     /// Notes that no open for writing is left. The close(2) of each writer has reported failures of its data.
     pub fn close_last_writer(&self, ino: Ino) {
-        self.change(ino, |state| (state.kept, state.has_failed) = (None, false));
+        self.change(ino, |state| {
+            (state.kept, state.has_failed, state.has_known_writer) = (None, false, false);
+        });
     }
 
     /// Drops the state of a file that the kernel has forgotten.
@@ -67,8 +71,13 @@ impl Files {
     pub fn set_writer(&self, ino: Ino, limits: Limits) -> bool {
         let mut shard = self.shard(ino);
         let Some(state) = shard.get_mut(&ino) else { return false };
-        state.limits = limits;
+        (state.limits, state.has_known_writer) = (limits, true);
         state.has_failed
+    }
+
+    /// Returns true if the [writer](Self::set_writer) of a file is known, and none of its write-backs has failed.
+    pub fn may_writer_go_on(&self, ino: Ino) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|state| state.has_known_writer && !state.has_failed)
     }
 
     /// Returns the limits for the last writer.
@@ -144,12 +153,15 @@ mod tests {
     fn a_failure_is_reported_once() {
         let (files, ino) = (Files::default(), Ino(7));
         files.open(ino);
-        assert!(!files.set_writer(ino, Limits::Exempt));
+        assert!(!files.may_writer_go_on(ino), "nobody has told who writes");
+        assert!(!files.set_writer(ino, Limits::Exempt) && files.may_writer_go_on(ino));
         files.record_failure(ino, Errno::NOSPC);
+        assert!(!files.may_writer_go_on(ino));
         assert_eq!(files.limits_of_writer(ino), Limits::Exempt);
         assert_eq!((files.take_failure(ino), files.take_failure(ino)), (Some(Errno::NOSPC), None));
         assert!(files.set_writer(ino, Limits::Exempt));
         files.close_last_writer(ino);
+        assert!(!files.may_writer_go_on(ino));
         assert!(!files.set_writer(ino, Limits::Exempt));
     }
 
