@@ -7,7 +7,7 @@ use f2fs::format::inode::inline;
 use crate::{
     judge::{Judge, Verdict},
     nodes::Inode,
-    pieces::Piece,
+    pieces::{Piece, Pieces},
     versions::fact,
 };
 
@@ -56,7 +56,7 @@ pub enum Choice {
     Removed,
 }
 
-/// Facts about a rescued file. All counts are in blocks of the file's content.
+/// Facts about a rescued file. Counts are in blocks of the file's content, if they do not say otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Certainty {
     /// Reason for the choice of the inode's version.
@@ -65,6 +65,11 @@ pub struct Certainty {
     pub has_bad_checksum: bool,
     /// True if the content lies in the inode.
     pub is_inline: bool,
+    /// Further nodes of the file of which neither the NAT nor a chain of fsyncs tells whether they are the newest.
+    pub unproven_nodes: u64,
+    /// Further nodes of the file that are older ones, because the address in the NAT holds something else: the content that
+    /// they map may be an earlier one.
+    pub outdated_nodes: u64,
     /// Blocks whose summary names the file.
     pub agreeing: u64,
     /// Blocks without a readable summary.
@@ -83,7 +88,7 @@ pub struct Certainty {
 
 impl Certainty {
     /// Judges a file.
-    pub(crate) fn of(judge: Judge<'_>, inode: &Inode, pieces: &[Piece]) -> Certainty {
+    pub(crate) fn of(judge: Judge<'_>, inode: &Inode, pieces: &Pieces) -> Certainty {
         let version = inode.version;
         let choice = match version {
             version if version.has(fact::REMOVED | fact::FREED) => Choice::Removed,
@@ -95,6 +100,8 @@ impl Certainty {
             choice,
             has_bad_checksum: version.has(fact::BAD_SUM),
             is_inline: inode.node.has_inline(inline::DATA | inline::DENTRY),
+            unproven_nodes: pieces.unproven_nodes,
+            outdated_nodes: pieces.outdated_nodes,
             agreeing: 0,
             unproven: 0,
             contradicted: 0,
@@ -103,7 +110,7 @@ impl Certainty {
             missing: 0,
             unreadable: 0,
         };
-        for piece in pieces {
+        for piece in &pieces.all {
             if let Piece::Lost { blocks } = piece {
                 certainty.unmapped += blocks.end - blocks.start;
             }
@@ -138,7 +145,8 @@ impl Certainty {
             _ if self.has_bad_checksum || self.contradicted > 0 || self.choice == Choice::Older => {
                 Grade::Doubtful
             }
-            _ if self.unproven > 0 || self.choice != Choice::Confirmed => Grade::Likely,
+            _ if self.outdated_nodes > 0 => Grade::Doubtful,
+            _ if self.unproven + self.unproven_nodes > 0 || self.choice != Choice::Confirmed => Grade::Likely,
             _ => Grade::Whole,
         }
     }
@@ -158,6 +166,13 @@ impl fmt::Display for Certainty {
         }
         if self.is_inline {
             f.write_str(", content in the inode")?;
+        }
+        let nodes = [
+            (self.unproven_nodes, "without evidence"),
+            (self.outdated_nodes, "of an earlier time, the newest is lost"),
+        ];
+        for (count, what) in nodes.into_iter().filter(|(count, _)| *count > 0) {
+            write!(f, ", {count} {} {what}", if count == 1 { "node" } else { "nodes" })?;
         }
         let counts = [
             (self.agreeing, "confirmed by the summary"),

@@ -10,7 +10,7 @@ use crate::{
     Progress, Stage,
     bitmap::Bitmap,
     nodes::{Inode, Nodes},
-    pieces::{Piece, pieces},
+    pieces::pieces,
     summaries::{Owned, Summaries},
     versions::{Version, fact},
 };
@@ -144,8 +144,7 @@ fn node_claim(version: &Version) -> Claim {
 /// Calls `each` with every block that an inode claims.
 fn for_each_addr(nodes: Nodes<'_>, index: u32, mut each: impl FnMut(&Inode, BlockAddr, Nid, u16)) {
     let Ok(inode) = nodes.inode(index) else { return };
-    let all: Vec<Piece> = pieces(nodes, &inode);
-    for piece in &all {
+    for piece in &pieces(nodes, &inode).all {
         piece.for_each_addr(|addr, nid, index| each(&inode, addr, nid, index));
     }
 }

@@ -141,7 +141,7 @@ impl Content<'_> {
         let nid = self.inode.node.xattr_nid();
         if nid != Nid::NULL {
             match self.judge.nodes.child(self.inode, nid, XATTR_NODE_OFFSET) {
-                Ok(node) => stream.extend_from_slice(node.payload()),
+                Ok((node, _)) => stream.extend_from_slice(node.payload()),
                 Err(error) => damage.push(error),
             }
         }

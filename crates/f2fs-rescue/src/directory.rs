@@ -43,7 +43,10 @@ impl Listing {
         }
         let content = Content { judge, inode };
         let mut block_bytes = vec![0; judge.nodes.shape.block_size().bytes()];
-        for piece in pieces(judge.nodes, inode) {
+        let content_pieces = pieces(judge.nodes, inode);
+        // An older node has the names of an earlier time.
+        listing.is_damaged |= content_pieces.outdated_nodes > 0;
+        for piece in content_pieces.all {
             let Piece::Data { block, addrs, nid, index } = piece else {
                 listing.is_damaged = true;
                 continue;

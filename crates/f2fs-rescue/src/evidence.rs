@@ -153,12 +153,14 @@ impl Evidence {
                 version.add_if_inode(fact::UNSURE);
             }
         }
-        let fact = match entry {
-            Entry::Freed if !is_known => fact::FREED,
-            Entry::At(_) if !is_known => fact::STALE,
-            _ => return,
-        };
-        group.for_each(|at| versions.get_mut(at).add_if_inode(fact));
+        if is_known {
+            return;
+        }
+        match entry {
+            Entry::Freed => group.for_each(|at| versions.get_mut(at).add_if_inode(fact::FREED)),
+            Entry::At(_) => group.for_each(|at| versions.get_mut(at).add_outdated()),
+            Entry::Unknown => {}
+        }
     }
 
     /// Returns true if the checkpoint committed a newer version of a node than the one that the NAT names, whose journal is

@@ -10,7 +10,7 @@ use f2fs::{
 
 use crate::{
     shape::Shape,
-    versions::{Version, Versions, fact},
+    versions::{Standing, Version, Versions, fact},
 };
 
 /// An inode in one of its versions.
@@ -48,21 +48,21 @@ impl Nodes<'_> {
         self.inode(index)
     }
 
-    /// Reads a further node of a file.
-    pub(crate) fn child(&self, inode: &Inode, nid: Nid, offset: u32) -> Result<NodeBlock> {
+    /// Reads a further node of a file, in its best version.
+    pub(crate) fn child(&self, inode: &Inode, nid: Nid, offset: u32) -> Result<(NodeBlock, Standing)> {
         let version = self.versions.find(nid, inode.ino(), offset, inode.until);
         let version =
             version.ok_or_else(|| Error::corrupt(Place::Inode(inode.ino()), format!("{nid} is lost")))?;
-        self.read(&version)
+        Ok((self.read(&version)?, version.standing()))
     }
 
     /// Reads the nodes of a file whose parent is lost, by their offsets: the best version of each.
-    pub(crate) fn without_parent(&self, inode: &Inode, offsets: Range<u32>) -> Vec<NodeBlock> {
-        let mut found: Vec<NodeBlock> = Vec::new();
+    pub(crate) fn without_parent(&self, inode: &Inode, offsets: Range<u32>) -> Vec<(NodeBlock, Standing)> {
+        let mut found: Vec<(NodeBlock, Standing)> = Vec::new();
         for version in self.versions.nodes_of(inode.ino(), offsets) {
-            let is_new = found.last().is_none_or(|last| last.footer().offset != version.offset());
+            let is_new = found.last().is_none_or(|(last, _)| last.footer().offset != version.offset());
             if is_new && version.cp <= inode.until {
-                found.extend(self.read(version));
+                found.extend(self.read(version).ok().map(|node| (node, version.standing())));
             }
         }
         found

@@ -3,12 +3,14 @@
 use std::ops::Range;
 
 use f2fs::{
-    Result,
-    format::{NodeBlock, inode::inline, node_path::NodeKind},
+    format::{NodeBlock, inode::inline, node::XATTR_NODE_OFFSET, node_path::NodeKind},
     units::{BlockAddr, Nid},
 };
 
-use crate::nodes::{Inode, Nodes};
+use crate::{
+    nodes::{Inode, Nodes},
+    versions::Standing,
+};
 
 /// A piece of a file, in blocks of the file. Holes are no pieces.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,17 +60,45 @@ impl Piece {
     }
 }
 
-/// Returns the pieces of a file up to its size, in ascending order. Inline content has none.
-pub(crate) fn pieces(nodes: Nodes<'_>, inode: &Inode) -> Vec<Piece> {
+/// The content of a file, and the evidence on the nodes that map it.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    /// The pieces in ascending order, up to the size of the file. Inline content has none.
+    pub(crate) all: Vec<Piece>,
+    /// Number of further nodes of the file of which nothing tells whether they are the newest.
+    pub(crate) unproven_nodes: u64,
+    /// Number of further nodes of the file that are older ones: the address in the NAT holds something else.
+    pub(crate) outdated_nodes: u64,
+}
+
+impl Pieces {
+    fn count(&mut self, standing: Standing) {
+        match standing {
+            Standing::Confirmed => {}
+            Standing::Unproven => self.unproven_nodes += 1,
+            Standing::Outdated => self.outdated_nodes += 1,
+        }
+    }
+}
+
+/// Returns the content of a file.
+pub(crate) fn pieces(nodes: Nodes<'_>, inode: &Inode) -> Pieces {
+    let mut found = Pieces::default();
+    let xattr_nid = inode.node.xattr_nid();
+    if xattr_nid != Nid::NULL {
+        if let Ok((_, standing)) = nodes.child(inode, xattr_nid, XATTR_NODE_OFFSET) {
+            found.count(standing);
+        }
+    }
     if inode.node.has_inline(inline::DATA | inline::DENTRY) {
-        return Vec::new();
+        return found;
     }
     let size = nodes.shape.block_size();
     let layout = inode.node.layout();
     let end = inode.node.head().size.get().div_ceil(size.bytes() as u64).min(layout.max_blocks());
     let cluster = layout.cluster_blocks();
     let direct = layout.direct_addrs();
-    let mut reader = Reader { nodes, inode, end, cluster, direct, counted: 1, pieces: Vec::new() };
+    let mut reader = Reader { nodes, inode, end, cluster, direct, counted: 1, found };
     let in_inode = layout.addrs();
     reader.addrs(&inode.node, 0, in_inode);
     let n = layout.children() as u64;
@@ -108,7 +138,7 @@ struct Reader<'a> {
     direct: usize,
     /// Blocks of the file that were found, as `i_blocks` counts them.
     counted: u64,
-    pieces: Vec<Piece>,
+    found: Pieces,
 }
 
 impl Reader<'_> {
@@ -119,10 +149,11 @@ impl Reader<'_> {
         }
         self.counted += 1;
         let offset = u32::try_from(offset).expect("a file has fewer nodes");
-        let Ok(node) = self.read(nid, offset) else {
+        let Ok((node, standing)) = self.nodes.child(self.inode, nid, offset) else {
             self.search(offset, blocks, level);
             return;
         };
+        self.found.count(standing);
         let below = match level {
             Level::Direct => return self.addrs(&node, blocks.start, self.direct),
             Level::Indirect => Level::Direct,
@@ -139,10 +170,6 @@ impl Reader<'_> {
         }
     }
 
-    fn read(&self, nid: Nid, offset: u32) -> Result<NodeBlock> {
-        self.nodes.child(self.inode, nid, offset)
-    }
-
     /// Searches for the direct nodes below a lost node. An fsync does not write indirect nodes.
     fn search(&mut self, offset: u32, blocks: Range<u64>, level: Level) {
         let layout = self.inode.node.layout();
@@ -153,13 +180,14 @@ impl Reader<'_> {
             Level::DoubleIndirect => 1 + n * (n + 1),
         };
         let mut at = blocks.start;
-        for node in self.nodes.without_parent(self.inode, offset..offset.saturating_add(nodes)) {
+        for (node, standing) in self.nodes.without_parent(self.inode, offset..offset.saturating_add(nodes)) {
             let kind = NodeKind::of(self.nodes.shape.block_size(), node.footer().offset);
             let Some(first) = kind.and_then(|kind| kind.first_block(&layout)) else { continue };
             if first < at || first >= self.end {
                 continue;
             }
             self.lose(at..first);
+            self.found.count(standing);
             self.counted += 1;
             self.addrs(&node, first, self.direct);
             at = first + self.direct as u64;
@@ -168,22 +196,22 @@ impl Reader<'_> {
     }
 
     /// Returns the pieces. Nothing is lost if the file has as many blocks as were found.
-    fn conclude(mut self) -> Vec<Piece> {
+    fn conclude(mut self) -> Pieces {
         let head = self.inode.node.head();
         self.counted += u64::from(head.xattr_nid.get() != 0);
         if self.counted >= head.blocks.get() {
-            self.pieces.retain(|piece| !matches!(piece, Piece::Lost { .. }));
+            self.found.all.retain(|piece| !matches!(piece, Piece::Lost { .. }));
         }
-        self.pieces
+        self.found
     }
 
     fn lose(&mut self, blocks: Range<u64>) {
         if blocks.start >= blocks.end {
             return;
         }
-        match self.pieces.last_mut() {
+        match self.found.all.last_mut() {
             Some(Piece::Lost { blocks: last }) if last.end == blocks.start => last.end = blocks.end,
-            _ => self.pieces.push(Piece::Lost { blocks }),
+            _ => self.found.all.push(Piece::Lost { blocks }),
         }
     }
 
@@ -201,7 +229,7 @@ impl Reader<'_> {
             if cluster[0] == BlockAddr::COMPRESS.0 && self.cluster > 1 {
                 let addrs =
                     cluster[1..].iter().copied().take_while(|addr| BlockAddr(*addr).is_real()).collect();
-                self.pieces.push(Piece::Cluster { block, addrs, nid, index: small(at + 1) });
+                self.found.all.push(Piece::Cluster { block, addrs, nid, index: small(at + 1) });
                 continue;
             }
             for (n, addr) in cluster.iter().enumerate() {
@@ -213,14 +241,14 @@ impl Reader<'_> {
     }
 
     fn data(&mut self, block: u64, addr: u32, nid: Nid, index: u16) {
-        if let Some(Piece::Data { block: start, addrs, nid: last, .. }) = self.pieces.last_mut() {
+        if let Some(Piece::Data { block: start, addrs, nid: last, .. }) = self.found.all.last_mut() {
             let length = u64::from(addrs.end - addrs.start);
             if *last == nid && addrs.end == addr && *start + length == block {
                 addrs.end += 1;
                 return;
             }
         }
-        self.pieces.push(Piece::Data { block, addrs: addr..addr + 1, nid, index });
+        self.found.all.push(Piece::Data { block, addrs: addr..addr + 1, nid, index });
     }
 }
 

@@ -13,6 +13,9 @@ use crate::lookup::{Generations, LINEAR_MAX, Places};
 pub(crate) mod fact {
     /// The checksum of the inode is wrong.
     pub(crate) const BAD_SUM: u32 = 1;
+    /// The NAT has another address, where the node is no longer. Only nodes that are no inodes have this fact: it shares the
+    /// bit of `BAD_SUM`.
+    pub(crate) const OUTDATED: u32 = BAD_SUM;
     /// The NAT has this address, or the version was fsynced after the checkpoint.
     pub(crate) const CONFIRMED: u32 = 2;
     /// The segment's summary says that the block is not this node.
@@ -28,6 +31,17 @@ pub(crate) mod fact {
     /// `CONFIRMED` only orders the versions of the inode: a newer checkpoint or a part of the fsync chain is
     /// lost.
     pub(crate) const UNSURE: u32 = 128;
+}
+
+/// Evidence on the version of a node that is no inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The NAT has its address, or it was fsynced after the checkpoint.
+    Confirmed,
+    /// Nothing tells.
+    Unproven,
+    /// The NAT has another address, where the node is no longer.
+    Outdated,
 }
 
 /// Position of the offset of a node, and of the file type of an inode, in `place`.
@@ -109,6 +123,20 @@ impl Version {
 
     pub(crate) fn add(&mut self, facts: u32) {
         self.place |= facts;
+    }
+
+    /// Notes that the NAT has another address, where the node is no longer.
+    pub(crate) fn add_outdated(&mut self) {
+        self.add(if self.is_inode() { fact::STALE } else { fact::OUTDATED });
+    }
+
+    /// Standing of a node that is no inode.
+    pub(crate) fn standing(&self) -> Standing {
+        match self {
+            version if version.has(fact::CONFIRMED) => Standing::Confirmed,
+            version if version.has(fact::OUTDATED) => Standing::Outdated,
+            _ => Standing::Unproven,
+        }
     }
 
     /// Adds facts that only inodes have.

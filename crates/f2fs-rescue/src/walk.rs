@@ -267,7 +267,7 @@ impl<'a> Walk<'a> {
         let rescue = self.rescue;
         let all = pieces(rescue.nodes(), &inode);
         let certainty = Certainty::of(rescue.judge(self.selection), &inode, &all);
-        Step { found: Found::of(self.path.clone(), &inode, certainty), inode: Some((inode, all)) }
+        Step { found: Found::of(self.path.clone(), &inode, certainty), inode: Some((inode, all.all)) }
     }
 
     fn enter(&mut self, inode: Inode) -> Step {

@@ -11,6 +11,7 @@ use std::{mem::offset_of, ops::Range, sync::Arc};
 
 use block::{Device, Hooked, MemoryDevice, Verb};
 use f2fs::{
+    FileOptions,
     engine::{Caller, Engine, FinalSymlink, NewNode, Options as VolumeOptions, SetAttr},
     format::inode::{flag, raw::InodeHead},
     units::Ino,
@@ -282,4 +283,53 @@ fn a_compressed_file_may_be_longer_in_its_nodes_than_in_its_inode() {
             assert!(content.iter().all(|byte| *byte == b'x'), "{bytes} bytes");
         }
     }
+}
+
+#[test]
+fn a_file_that_an_older_node_maps_is_not_given_as_whole() {
+    let device = sound(0);
+    let volume = open(device.clone());
+    volume.write("/late", content(50, 8 << 20)).expect("there is space");
+    volume.close().expect("in memory");
+    let volume = open(device.clone());
+    // Blocks that the first direct node maps go to new places, and the node with them.
+    for block in [1000, 1100, 1200] {
+        let file = FileOptions::new().write().open(&volume, "/late").expect("it is there");
+        file.write_at(&content(51, BLOCK as usize), block * BLOCK).expect("there is space");
+    }
+    volume.close().expect("in memory");
+    let expected = tree_of(device.clone());
+    let node = {
+        let volume = Engine::open(device.clone(), VolumeOptions::read_only()).expect("a sound volume");
+        u64::from(blocks_of(&volume, "/late")[1].0) * BLOCK
+    };
+    overwrite(&device, node..node + BLOCK, 0);
+    let result = rescued(device, &Options::default());
+    assert!(result.tree["late"].1 != expected["late"].1, "the newest blocks are lost");
+    let late = result.found.iter().find(|found| found.path == b"late").expect("it is there");
+    let certainty = late.certainty.expect("it is judged");
+    assert_eq!((certainty.grade(), certainty.outdated_nodes), (Grade::Doubtful, 1), "{certainty}");
+}
+
+#[test]
+fn without_the_nat_block_of_a_node_its_file_is_not_given_as_whole() {
+    let device = sound(0);
+    let nat = areas(&device).nat;
+    let (inode, node) = {
+        let volume = Engine::open(device.clone(), VolumeOptions::read_only()).expect("a sound volume");
+        let ino = volume.resolve(b"/large", FinalSymlink::NoFollow).expect("it exists");
+        (ino.0, volume.inode(ino).expect("it is sound").child(0).0)
+    };
+    // An entry of zeroes, in both copies: the number has never been used.
+    let entries = BLOCK / 9;
+    assert!(inode != node);
+    for segment in [0, 1] {
+        let at =
+            nat.start + (segment * 512 + u64::from(node) / entries) * BLOCK + u64::from(node) % entries * 9;
+        overwrite(&device, at..at + 9, 0);
+    }
+    let result = rescued(device, &Options::default());
+    let large = result.found.iter().find(|found| found.path == b"large").expect("it is there");
+    let certainty = large.certainty.expect("it is judged");
+    assert_eq!((certainty.grade(), certainty.unproven_nodes), (Grade::Likely, 1), "{certainty}");
 }

@@ -42,6 +42,8 @@ pub struct Row {
     unmapped_blocks: u64,
     missing_blocks: u64,
     unreadable_blocks: u64,
+    unproven_nodes: u64,
+    outdated_nodes: u64,
 }
 
 impl Row {
@@ -71,6 +73,8 @@ impl Row {
             unmapped_blocks: blocks(|certainty| certainty.unmapped),
             missing_blocks: blocks(|certainty| certainty.missing),
             unreadable_blocks: blocks(|certainty| certainty.unreadable),
+            unproven_nodes: blocks(|certainty| certainty.unproven_nodes),
+            outdated_nodes: blocks(|certainty| certainty.outdated_nodes),
         }
     }
 
@@ -164,6 +168,8 @@ mod tests {
             choice: Choice::Removed,
             has_bad_checksum: false,
             is_inline: true,
+            unproven_nodes: 0,
+            outdated_nodes: 0,
             agreeing: 0,
             unproven: 0,
             contradicted: 0,
