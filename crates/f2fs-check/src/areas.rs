@@ -6,20 +6,22 @@ use f2fs::{
     Place,
     format::{
         FileType,
-        dentry::{Dentries, SlotUse, slots_for},
+        dentry::{Dentries, Dentry, SlotUse, slots_for},
         inode::inline,
         node::NodeBlock,
     },
     units::{BlockAddr, Ino},
 };
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Fix, NewBlock, Slot,
+    Finding, Fix, Kind, NewBlock, Slot,
     checker::{Checker, ODD_MAX},
     inodes::has_map,
+    names::Naming,
     reader::read_block,
+    table::{Table, fact},
 };
 
 /// Place of an area of directory entries.
@@ -94,27 +96,98 @@ impl Checker<'_> {
         }
     }
 
-    /// Removes the names of inodes from a directory, except the first ones: `kept` has their number for each inode.
+    /// Removes the names of inodes from a directory, except the first ones: `kept` has their number for each inode. The name
+    /// that an inode carries comes first.
     fn remove_names(&mut self, dir: Ino, mut kept: FxHashMap<Ino, usize>) {
         let Some(inode) = self.inode_of(dir) else { return };
-        for held in self.areas_of(&inode) {
+        let own = self.own_names_in(&inode, &kept);
+        self.edit_areas(&inode, |_, entry, area| {
+            let Some(kept) = kept.get_mut(&entry.ino) else { return };
+            let is_first = own.get(&entry.ino).is_none_or(|own| own == entry.name);
+            if *kept > 0 && is_first {
+                *kept -= 1;
+                return;
+            }
+            let slots = entry.slot..entry.slot + slots_for(entry.name.len());
+            slots.for_each(|slot| area.set_use(slot, SlotUse::Free));
+        });
+    }
+
+    /// The names that inodes carry, of those that a directory has and of which a name stays.
+    fn own_names_in(
+        &mut self,
+        dir: &Arc<NodeBlock>,
+        kept: &FxHashMap<Ino, usize>,
+    ) -> FxHashMap<Ino, Vec<u8>> {
+        let mut own: FxHashMap<Ino, Vec<u8>> = FxHashMap::default();
+        for ino in kept.iter().filter(|(_, kept)| **kept > 0).map(|(ino, _)| *ino) {
+            own.extend(self.inode_of(ino).map(|inode| (ino, inode.last_name().to_vec())));
+        }
+        let mut found: FxHashSet<Ino> = FxHashSet::default();
+        if !own.is_empty() {
+            self.edit_areas(dir, |_, entry, _| {
+                if own.get(&entry.ino).is_some_and(|own| own == entry.name) {
+                    found.insert(entry.ino);
+                }
+            });
+        }
+        own.retain(|ino, _| found.contains(ino));
+        own
+    }
+
+    /// Lets the names that inodes of a directory carry name them, if they name other files with too many names.
+    pub fn give_names_of(&mut self, dir: Ino, inodes: &[Ino]) {
+        let Some(inode) = self.inode_of(dir) else { return };
+        let mut own: FxHashMap<Vec<u8>, Ino> = FxHashMap::default();
+        for ino in inodes {
+            own.extend(self.inode_of(*ino).map(|inode| (inode.last_name().to_vec(), *ino)));
+        }
+        let naming = Naming::of(&inode);
+        self.edit_areas(&inode, |checker, entry, area| {
+            let Some(ino) = own.get(entry.name).copied().filter(|ino| *ino != entry.ino) else { return };
+            let entry_of =
+                |table: &Table, ino: Ino| table.find(ino.into()).filter(|found| table.ino(*found) == ino);
+            let found = entry_of(&checker.table, ino).zip(entry_of(&checker.table, entry.ino));
+            let Some((right, wrong)) = found else { return };
+            let kind = checker.table.kind(right);
+            // The number wraps if more names were found than i_links counts.
+            let has_too_many = checker.table.links_left(wrong) > u32::MAX / 2;
+            let is_own = checker
+                .inode_of(entry.ino)
+                .is_some_and(|other| other.last_name() == entry.name && other.head().pino.get() == dir.0);
+            let is_directory = checker.table.kind(wrong) == Some(FileType::Directory);
+            let kind =
+                kind.filter(|kind| Some(*kind) == entry.kind && has_too_many && !is_own && !is_directory);
+            let Some(kind) = kind else { return };
+            let shown = naming.shown(entry.name);
+            let known = format!("{shown} names {}, and is the name of {ino}, which nothing names", entry.ino);
+            let finding = Finding::new(Kind::DentryInode, Place::Inode(dir), known);
+            checker.report.add(finding.repaired_by(format!("let it name {ino}")));
+            area.set_target(entry.slot, ino, kind);
+            checker.table.take_links(wrong, 1u32.wrapping_neg());
+            checker.table.take_links(right, 1);
+            checker.table.note(right, fact::REACHED);
+            own.remove(entry.name);
+        });
+    }
+
+    /// Calls `each` with every entry of a directory, except the dots, and with its area, which `each` may change.
+    fn edit_areas(
+        &mut self,
+        dir: &Arc<NodeBlock>,
+        mut each: impl FnMut(&mut Self, &Dentry<'_>, &mut Dentries<Vec<u8>>),
+    ) {
+        for held in self.areas_of(dir) {
             if self.dir_budget == 0 {
                 return;
             }
             self.dir_budget -= 1;
-            let Some(old) = self.area(&inode, held) else { continue };
+            let Some(old) = self.area(dir, held) else { continue };
             let mut area = Dentries::new(old.clone(), Place::Volume);
             for entry in Dentries::new(&old[..], Place::Volume).entries().flatten() {
-                if entry.name == b"." || entry.name == b".." {
-                    continue;
+                if entry.name != b"." && entry.name != b".." {
+                    each(self, &entry, &mut area);
                 }
-                let Some(kept) = kept.get_mut(&entry.ino) else { continue };
-                if *kept > 0 {
-                    *kept -= 1;
-                    continue;
-                }
-                let slots = entry.slot..entry.slot + slots_for(entry.name.len());
-                slots.for_each(|slot| area.set_use(slot, SlotUse::Free));
             }
             if let Some(fix) = edited(held, &old, &area.into_inner()) {
                 self.fix(fix);
@@ -122,7 +195,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Keeps that one of two names of a directory which ".." confirms, else the first.
+    /// Keeps that one of two names of a directory which ".." confirms, else the one that its inode carries, else the first.
     pub fn drop_second_name(&mut self, child: Ino, second: usize) {
         let second = self.directories[second].ino;
         let place = self.directories.binary_search_by_key(&child, |directory| directory.ino);

@@ -19,7 +19,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     Finding, Fix, Kind, Loss, Progress, Report, Severity, Slot, Stage, addresses::Odd, adopt,
     clusters::Trials, links::Directory, lost::Lost, nat, packs, quotas::Quotas, reader::Cache,
-    segments::Segments, summaries::Summaries, superblocks, table::Table,
+    remake::UsualLayout, segments::Segments, summaries::Summaries, superblocks, table::Table,
 };
 
 /// Blocks of nodes that are kept in memory.
@@ -34,6 +34,15 @@ pub(crate) const ODD_MAX: usize = 1 << 16;
 /// [`NotF2fs`](f2fs::Error::NotF2fs) if there is no volume. Damage and unreadable sectors are findings.
 pub fn check(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
     examine(device, progress).map(|(report, _)| report)
+}
+
+/// Like [`check`], by the superblock from which a volume is opened: the first usable one, even if the second fits the rest of
+/// the volume better.
+///
+/// # Errors
+/// Those of [`check`].
+pub fn check_as_opened(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+    examine_by_first(device, progress).map(|(report, _)| report)
 }
 
 /// A report, and the blocks in use if the tables could be read.
@@ -109,6 +118,10 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         faults: FxHashMap::default(),
         footers: FxHashMap::default(),
         misclaims: FxHashMap::default(),
+        unreadable: Vec::new(),
+        lost_inodes: Vec::new(),
+        usual_layout: None,
+        emptied_inodes: FxHashSet::default(),
         bad_children: FxHashMap::default(),
         saved: FxHashMap::default(),
         unlike_clusters: FxHashSet::default(),
@@ -165,6 +178,14 @@ pub(crate) struct Checker<'a> {
     pub footers: FxHashMap<u32, u16>,
     /// Nodes that a parent of another inode than the NAT's names: the inode, and the offset.
     pub misclaims: FxHashMap<Nid, (Ino, u32)>,
+    /// Nodes that cannot be read, with the findings.
+    pub unreadable: Vec<(Nid, Finding)>,
+    /// Inodes whose block is lost, with the findings.
+    pub lost_inodes: Vec<(Nid, Finding)>,
+    /// Layout of a regular file that is neither inline nor compressed.
+    pub usual_layout: Option<UsualLayout>,
+    /// Inodes with nodes of addresses that are made anew.
+    pub emptied_inodes: FxHashSet<Ino>,
     /// Unusable child numbers, by inode and offset of the missing child.
     pub bad_children: FxHashMap<(Ino, u32), (Finding, Slot)>,
     /// Of compressed files: i_compr_blocks minus the saved blocks found.

@@ -78,8 +78,8 @@ impl Trials {
         shown
     }
 
-    /// Returns true if the stored blocks of a cluster decompress to exactly a whole cluster.
-    fn decodes(&mut self, io: &Io, stored: &[BlockAddr], settings: Compression) -> bool {
+    /// Returns true if a trial is left and the stored blocks of a cluster decompress to exactly a whole cluster.
+    pub fn decodes(&mut self, io: &Io, stored: &[BlockAddr], settings: Compression) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
         self.left = left;
         let size = io.block_size().bytes();

@@ -408,7 +408,7 @@ impl Checker<'_> {
             walk.edit(bytes, remove);
             return;
         };
-        if self.table.has(found, fact::INVALID) && self.named_kinds.len() < ODD_MAX {
+        if self.table.has(found, fact::INVALID | fact::BROKEN) && self.named_kinds.len() < ODD_MAX {
             if let Some(kind) = entry.kind {
                 self.named_kinds.insert(entry.ino, kind);
             }

@@ -1,7 +1,8 @@
 //! Blocks of data whose addresses were overwritten with zeroes or ones.
 //!
 //! The SIT marks such a block, its summary names a place in a node in use, and that place has no address. Where an
-//! address was cleared on purpose, the SIT does not mark the block; and i_blocks does not count it.
+//! address was cleared on purpose, the SIT does not mark the block; and i_blocks does not count it. The same holds for the
+//! places in a node that is lost as a whole, and that a repair makes anew.
 
 use std::collections::BTreeMap;
 
@@ -86,8 +87,9 @@ impl Checker<'_> {
         let owned = self.summaries.owner(&self.io, addr).filter(|owned| owned.content == Content::Data)?;
         let (nid, index) = (owned.owner.nid, usize::from(owned.owner.offset));
         let entry = self.table.find(nid)?;
+        let is_made_anew = self.table.has(entry, fact::EMPTIED);
         let is_doubtful = self.table.has(entry, fact::BROKEN | fact::INVALID);
-        if is_doubtful || self.table.version(entry) != owned.owner.version {
+        if is_doubtful && !is_made_anew || self.table.version(entry) != owned.owner.version {
             return None;
         }
         let ino = self.table.ino(entry);
@@ -103,9 +105,17 @@ impl Checker<'_> {
             }
         };
         let slot = Slot { nid, at: starts_at + 4 * index };
-        let bytes = self.cache.block(&self.io, self.table.addr(entry)).ok()?;
-        let word = bytes.get(slot.at..slot.at + 4).filter(|_| index < count)?;
-        let stored = BlockAddr(u32::from_le_bytes(word.try_into().expect("four bytes")));
+        if index >= count {
+            return None;
+        }
+        let stored = match is_made_anew {
+            true => BlockAddr::NULL,
+            false => {
+                let bytes = self.cache.block(&self.io, self.table.addr(entry)).ok()?;
+                let word = bytes.get(slot.at..slot.at + 4)?;
+                BlockAddr(u32::from_le_bytes(word.try_into().expect("four bytes")))
+            }
+        };
         let is_empty = [BlockAddr::NULL, BlockAddr::NEW].contains(&stored);
         let place = Emptied { ino, block: first + index as u64, slot, stored, originals: Vec::new() };
         is_empty.then_some(((nid, owned.owner.offset), place))

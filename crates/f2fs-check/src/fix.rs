@@ -65,6 +65,19 @@ pub enum Fix {
         /// Offset of the new node in the file.
         offset: u32,
     },
+    /// Makes an inode in place of a lost one, with these bytes.
+    Inode(Ino, Vec<u8>),
+    /// Makes an empty node of addresses in place of a lost one, with its number. Other changes restore the addresses.
+    Direct {
+        /// The node.
+        nid: Nid,
+        /// Its inode.
+        ino: Ino,
+        /// Its offset in the file.
+        offset: u32,
+        /// Kind of the inode.
+        kind: FileType,
+    },
     /// Restores the fields of an inode that contradict each other; a directory entry tells the kind. If that
     /// fails, frees the inode.
     Mend(Ino, Option<FileType>),
@@ -108,9 +121,10 @@ impl Fix {
     /// Bytes that the change holds beside itself.
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
-            Fix::Node(_, bytes) | Fix::Data(_, _, bytes) | Fix::Block(_, NewBlock::Bytes(bytes)) => {
-                bytes.len()
-            }
+            Fix::Node(_, bytes)
+            | Fix::Data(_, _, bytes)
+            | Fix::Block(_, NewBlock::Bytes(bytes))
+            | Fix::Inode(_, bytes) => bytes.len(),
             Fix::Enter { name, .. } => name.len(),
             Fix::Quota { content, .. } => content.len(),
             _ => 0,

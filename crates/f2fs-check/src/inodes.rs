@@ -107,6 +107,7 @@ impl Checker<'_> {
             self.extents.insert(ino, extent.len.get());
         }
         if has_map(&inode) {
+            self.note_layout(&inode);
             self.check_addresses(&inode, nid, entry, 0, inode.layout().addrs());
         }
         let n = self.geometry.block_size.node_addrs() as u32;

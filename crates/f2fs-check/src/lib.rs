@@ -44,6 +44,7 @@ mod parents;
 mod progress;
 mod quotas;
 mod reader;
+mod remake;
 pub mod repair;
 mod report;
 mod segments;
@@ -53,7 +54,7 @@ mod table;
 mod verdict;
 mod xattrs;
 
-pub use checker::check;
+pub use checker::{check, check_as_opened};
 pub use finding::{Certainty, Finding, Severity};
 pub use fix::{Fix, NewBlock, Slot};
 pub use kind::Kind;

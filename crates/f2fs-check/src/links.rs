@@ -1,13 +1,16 @@
 //! Names of inodes: link counts, parents, and inodes without a name.
 
+use std::collections::BTreeMap;
+
 use f2fs::{
     Place,
+    format::{FileType, inode::advise},
     units::{Ino, Nid},
 };
 
 use crate::{
     Certainty, Finding, Fix, Kind, Slot,
-    checker::Checker,
+    checker::{Checker, ODD_MAX},
     inodes::{LINKS, PARENT},
     table::{Entry, fact},
 };
@@ -83,16 +86,53 @@ impl Checker<'_> {
         }
         self.check_parents();
         self.check_cycles();
-        let inodes: Vec<(Nid, Entry)> =
-            self.table.iter().filter(|(nid, entry)| self.table.ino(*entry) == Ino::from(*nid)).collect();
+        self.give_names_back();
         // The name of an inode may be in a directory that could not be read.
         let any_broken = self.directories.iter().any(|directory| directory.is_broken);
         let unreached = if any_broken { Certainty::Unclear } else { Kind::InodeUnreached.certainty() };
-        for (nid, entry) in inodes {
-            self.check_orphan(nid, entry);
-            self.check_count(nid, entry, unreached);
-        }
+        self.for_each_inode(|checker, nid, entry| {
+            checker.check_orphan(nid, entry);
+            checker.check_count(nid, entry, unreached);
+        });
         self.remove_noted_names();
+    }
+
+    /// Calls `each` with every inode.
+    fn for_each_inode(&mut self, mut each: impl FnMut(&mut Self, Nid, Entry)) {
+        let mut next = Nid(0);
+        loop {
+            let inodes = self.table.inodes_from(next);
+            let Some((last, _)) = inodes.last() else { return };
+            next = Nid(last.0.saturating_add(1));
+            inodes.into_iter().for_each(|(nid, entry)| each(self, nid, entry));
+        }
+    }
+
+    /// Finds regular files and others without a name whose own name leads to another file, which has more names than it
+    /// counts: the number in the entry is wrong.
+    fn give_names_back(&mut self) {
+        let skipped = fact::REACHED | fact::BROKEN | fact::HIDDEN | fact::ORPHAN | fact::INVALID;
+        let mut nameless: BTreeMap<Ino, Vec<Ino>> = BTreeMap::new();
+        let mut count = 0;
+        self.for_each_inode(|checker, nid, entry| {
+            let kind = checker.table.kind(entry);
+            let is_file = kind.is_some_and(|kind| kind != FileType::Directory);
+            if !is_file || checker.table.has(entry, skipped) || count >= ODD_MAX {
+                return;
+            }
+            let Some(inode) = checker.inode_of(Ino::from(nid)) else { return };
+            let dir = Ino(inode.head().pino.get());
+            let has_name = !inode.last_name().is_empty()
+                && inode.head().links.get() > 0
+                && !inode.has_advise(advise::LOST_PINO | advise::ENC_NAME | advise::ENCRYPT);
+            if has_name && checker.directories.binary_search_by_key(&dir, |directory| directory.ino).is_ok() {
+                nameless.entry(dir).or_default().push(Ino::from(nid));
+                count += 1;
+            }
+        });
+        for (dir, inodes) in nameless {
+            self.give_names_of(dir, &inodes);
+        }
     }
 
     /// Checks that an orphan was removed: a list that is damaged must not remove files. Names are found elsewhere.

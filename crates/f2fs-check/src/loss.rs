@@ -21,6 +21,8 @@ pub(crate) enum Loss {
     Limits,
     /// Extended attributes.
     Xattrs,
+    /// Owner, times, permissions, attributes and exact size of a file.
+    Attributes,
 }
 
 impl Loss {
@@ -44,6 +46,11 @@ impl Loss {
             }
             Loss::Cluster => format!("up to {count} compressed clusters are cleared or cut"),
             Loss::Limits => format!("the limits in {count} quota files are lost"),
+            Loss::Attributes => {
+                format!(
+                    "the owners, times, permissions, attributes and exact sizes of up to {count} files are lost"
+                )
+            }
             Loss::Xattrs => {
                 format!("the extended attributes of up to {count} inodes are cleared from the damage on")
             }

@@ -9,7 +9,7 @@ use f2fs::{
 };
 
 use crate::{
-    Certainty, Finding, Fix, Kind, Loss,
+    Certainty, Finding, Fix, Kind,
     checker::{Checker, ODD_MAX},
     reader::read_runs,
     table::fact,
@@ -89,9 +89,7 @@ impl Checker<'_> {
             };
             let known = format!("{known}; no block of the node was found");
             let finding = Finding::new(Kind::NatAddress, Place::Nat(nid), known);
-            self.report.add(finding.repaired_by("free the nid"));
-            self.report.fix(Fix::Free(nid));
-            self.report.lose(Loss::Node);
+            self.replace_or_free(nid, finding.repaired_by("free the nid"));
         }
     }
 }

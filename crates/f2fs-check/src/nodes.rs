@@ -18,6 +18,7 @@ use rustc_hash::FxHashSet;
 use crate::{
     Certainty, Finding, Fix, Kind, Loss, Slot, Stage,
     checker::{Checker, Fault, ODD_MAX},
+    inodes::has_map,
     reader::{parse_node, read_runs},
     segments::Content,
     table::{Entry, fact},
@@ -69,9 +70,12 @@ impl Checker<'_> {
         let bytes = match bytes {
             Ok(bytes) => bytes,
             Err(error) => {
-                self.add(Kind::NodeUnreadable, Place::Node(nid, addr), error.to_string());
-                self.fix(Fix::Free(nid));
-                self.lose(Loss::Node);
+                let finding = Finding::new(Kind::NodeUnreadable, Place::Node(nid, addr), error.to_string());
+                if self.unreadable.len() >= ODD_MAX {
+                    self.free_node(nid, finding);
+                } else {
+                    self.unreadable.push((nid, finding));
+                }
                 self.table.note(entry, fact::BROKEN);
                 self.segments.claim(addr, Content::Node);
                 return;
@@ -116,6 +120,42 @@ impl Checker<'_> {
             true => self.check_inode(nid, entry, addr, &copy),
             false => self.check_other(nid, entry, addr, &copy),
         }
+    }
+
+    /// Reports a node of which nothing is left, and has its number freed.
+    pub fn free_node(&mut self, nid: Nid, finding: Finding) {
+        self.report.add(finding);
+        self.fix(Fix::Free(nid));
+        self.lose(Loss::Node);
+    }
+
+    /// Reports the nodes that cannot be read, and has them replaced or freed.
+    pub fn conclude_unreadable(&mut self) {
+        for (nid, finding) in std::mem::take(&mut self.unreadable) {
+            self.replace_or_free(nid, finding);
+        }
+    }
+
+    /// Reports a node whose block is lost. A node of addresses that its parent names is made anew: the summaries have the
+    /// places of its blocks. Inodes follow when all nodes are known. Any other one is freed.
+    pub fn replace_or_free(&mut self, nid: Nid, finding: Finding) {
+        if self.table.find(nid).is_some_and(|entry| self.table.ino(entry) == Ino::from(nid)) {
+            self.lost_inodes.push((nid, finding));
+            return;
+        }
+        let found = self.table.find(nid).filter(|entry| self.table.has(*entry, fact::REACHED));
+        let place = found.map(|entry| (self.table.ino(entry), self.table.parent_offset(entry)));
+        let kind = place.and_then(|(_, offset)| NodeKind::of(self.geometry.block_size, offset));
+        let (Some((ino, offset)), Some(NodeKind::Direct { .. })) = (place, kind) else {
+            return self.free_node(nid, finding);
+        };
+        let inode = self.inode_of(ino).filter(|inode| ino != Ino::from(nid) && has_map(inode));
+        let (Some(inode), Some(entry)) = (inode, found) else { return self.free_node(nid, finding) };
+        let repair = "make an empty node in its place, and restore its addresses by the summaries";
+        self.report.add(finding.repaired_by(repair).with_certainty(Certainty::Likely));
+        self.fix(Fix::Direct { nid, ino, offset, kind: inode.file_type() });
+        self.table.note(entry, fact::EMPTIED);
+        self.emptied_inodes.insert(ino);
     }
 
     /// Returns true if a block that should be an inode has neither the footer nor the fields of one: other content lies

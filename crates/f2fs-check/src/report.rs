@@ -83,7 +83,8 @@ impl Report {
         self.count_of(Severity::Error) == 0 && self.ended_early.is_none()
     }
 
-    /// Returns true if there are at most findings that an interrupted resize leaves. The next resize mends them.
+    /// Returns true if there are at most findings that an interrupted resize leaves. The next resize mends them. The report
+    /// must be that of [`check_as_opened`](crate::check_as_opened): a resize writes the first usable superblock over the other.
     pub fn is_clean_for_resize(&self) -> bool {
         let mut errors = self.counts().filter(|(kind, _)| kind.severity() == Severity::Error);
         errors.all(|(kind, _)| AFTER_RESIZE.contains(&kind)) && self.ended_early.is_none()

@@ -13,6 +13,9 @@ use crate::bitmap::Bitmap;
 /// Nids that share a sum.
 const GROUP: usize = 512;
 
+/// Maximum number of inodes that are returned together.
+const INODES: usize = 1 << 14;
+
 /// Facts of a node as bits.
 pub mod fact {
     /// Code of the kind of file, of a checked inode.
@@ -33,6 +36,8 @@ pub mod fact {
     pub const INVALID: u16 = 0x200;
     /// The inode has a wrong checksum.
     pub const UNSEALED: u16 = 0x400;
+    /// The node has no block any more, and becomes an empty node of addresses.
+    pub const EMPTIED: u16 = 0x800;
 }
 
 /// Facts of every node in use.
@@ -111,11 +116,25 @@ impl Table {
 
     /// Iterates over the nodes in the order of their nids.
     pub fn iter(&self) -> impl Iterator<Item = (Nid, Entry)> + '_ {
-        let bytes = self.present.bytes().iter().enumerate().filter(|(_, byte)| **byte != 0);
+        self.iter_from(Nid(0))
+    }
+
+    /// Iterates over the nodes from a nid on, in the order of their nids.
+    fn iter_from(&self, start: Nid) -> impl Iterator<Item = (Nid, Entry)> + '_ {
+        let group = start.index() / GROUP;
+        let first = self.sums.get(group).map_or(self.len(), |sum| *sum as usize);
+        let skipped = group * GROUP / 8;
+        let bytes = self.present.bytes().iter().enumerate().skip(skipped).filter(|(_, byte)| **byte != 0);
         let nids = bytes.flat_map(|(at, byte)| {
             (0..8).filter(move |bit| byte & (0x80 >> bit) != 0).map(move |bit| Nid((at * 8 + bit) as u32))
         });
-        nids.zip((0..).map(Entry))
+        nids.zip((first..).map(Entry)).filter(move |(nid, _)| *nid >= start)
+    }
+
+    /// Returns the next inodes from a nid on, in the order of their nids. A list of all would take much memory.
+    pub fn inodes_from(&self, start: Nid) -> Vec<(Nid, Entry)> {
+        let inodes = self.iter_from(start).filter(|(nid, entry)| self.ino(*entry) == Ino::from(*nid));
+        inodes.take(INODES).collect()
     }
 
     /// Address of the node's block.
@@ -229,5 +248,10 @@ mod tests {
         assert_eq!(table.find(Nid(u32::MAX)), None);
         let listed: Vec<u32> = table.iter().map(|(nid, entry)| (nid.0, table.ino(entry).0).0).collect();
         assert_eq!(listed, nids);
+        for start in 0..5000 {
+            let rest: Vec<u32> =
+                table.inodes_from(Nid(start)).iter().map(|(_, entry)| table.ino(*entry).0).collect();
+            assert_eq!(rest, nids.iter().copied().filter(|nid| *nid >= start).collect::<Vec<_>>());
+        }
     }
 }

@@ -16,7 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     Certainty, Finding, Fix, Kind, Loss, NewBlock, Slot,
     addresses::Odd,
-    checker::Checker,
+    checker::{Checker, ODD_MAX},
     inodes::{BLOCKS, EXTENT, SAVED_BLOCKS},
     segments::Content,
     table::{Entry, fact},
@@ -56,9 +56,11 @@ impl Checker<'_> {
     /// Draws all conclusions.
     pub fn conclude(&mut self) {
         self.conclude_nodes();
+        self.conclude_unreadable();
         self.conclude_invalid();
         self.conclude_lost();
         let old = self.old_sit_blocks();
+        self.remake_inodes(&old);
         let mut unused = self.find_originals(&old);
         self.find_emptied(&old, &mut unused);
         self.conclude_addresses();
@@ -319,6 +321,9 @@ impl Checker<'_> {
             let stored = self.inode_of(ino).map_or(0, |inode| inode.head().blocks.get());
             let found = (stored.wrapping_sub(left)) as u32;
             self.add(Kind::BlockCount, Place::Inode(ino), format!("i_blocks {stored}, {found} found"));
+            if self.emptied_inodes.contains(&ino) {
+                (u64::from(found)..stored).take(ODD_MAX).for_each(|_| self.lose(Loss::Address));
+            }
             self.fix(Fix::Node(Slot { nid, at: BLOCKS }, u64::from(found).to_le_bytes().to_vec()));
         }
         self.conclude_extents();

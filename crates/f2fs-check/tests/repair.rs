@@ -407,7 +407,8 @@ fn a_node_that_cannot_be_read_at_first_is_not_lost() {
 #[test]
 fn a_node_that_cannot_be_read_is_a_loss() {
     let d = Damaged::new();
-    let at = u64::from(d.addr(d.child(d.ino("/big"), 0)).0) << 12;
+    let node = d.volume().inode(d.ino("/attributes")).unwrap().xattr_nid();
+    let at = u64::from(d.addr(node).0) << 12;
     let fault = Fault::ErrorIn { verb: Verb::Read, range: at..at + 1 };
     let device: Arc<dyn Device> = Arc::new(Faulty::new(d.device.clone(), vec![fault]));
     let Planned::Repair(plan) = plan(&device, NOW, &mut |_| {}).unwrap() else { panic!("a repair") };

@@ -42,6 +42,13 @@ pub fn apply(state: &State, fixes: &[Fix], segments: &Segments, used: &Bitmap) -
     for fix in fixes {
         edits.note(fix);
     }
+    for fix in fixes {
+        match fix {
+            Fix::Direct { nid, ino, offset, kind } => edits.make_node(*nid, *ino, *offset, *kind)?,
+            Fix::Inode(ino, bytes) => edits.put_node((*ino).into(), *ino, bytes)?,
+            _ => {}
+        }
+    }
     // The entries of the NAT have the addresses of the nodes.
     let nat = edits.changes.nat.clone();
     edits.tables.pack.override_nat(&nat);
@@ -140,15 +147,25 @@ impl Edits<'_> {
 
     /// Makes a node without children, and names it at a place in its parent.
     fn make_indirect(&mut self, slot: Slot, ino: Ino, offset: u32) -> Result<()> {
+        let nid = self.free_nid().ok_or_else(|| Error::Invalid("the NAT has no free entry".into()))?;
         let inode = self.node(ino.into()).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
         let kind = inode.and_then(FileType::from_mode).unwrap_or(FileType::Regular);
-        let nid = self.free_nid().ok_or_else(|| Error::Invalid("the NAT has no free entry".into()))?;
+        self.make_node(nid, ino, offset, kind)?;
+        self.put(slot, &nid.0.to_le_bytes());
+        Ok(())
+    }
+
+    /// Makes an empty node, in a free block.
+    fn make_node(&mut self, nid: Nid, ino: Ino, offset: u32, kind: FileType) -> Result<()> {
+        self.put_node(nid, ino, NodeBlock::new(self.format, nid, ino, offset, kind).bytes())
+    }
+
+    /// Puts a node into a free block.
+    fn put_node(&mut self, nid: Nid, ino: Ino, bytes: &[u8]) -> Result<()> {
         let addr = self.take(Content::Node)?;
-        let node = NodeBlock::new(self.format, nid, ino, offset, kind);
-        self.tables.io.write(addr, Place::Node(nid, addr), node.bytes())?;
+        self.tables.io.write(addr, Place::Node(nid, addr), bytes)?;
         let version = self.tables.nat_entry(nid).version;
         self.changes.nat.insert(nid, NatEntry { version, ino, addr });
-        self.put(slot, &nid.0.to_le_bytes());
         Ok(())
     }
 

@@ -108,6 +108,16 @@ impl Damaged {
         self.put(addr, 368, &sum.to_le_bytes());
     }
 
+    /// Sets the checksum of an inode on another device.
+    pub fn seal_on(&self, device: &dyn Device, ino: Ino, addr: BlockAddr) {
+        let mut block = vec![0; BLOCK];
+        device.read(u64::from(addr.0) * BLOCK as u64, &mut block).expect("in memory");
+        let seed = crc(crc(crc(u32::MAX, &UUID), &ino.0.to_le_bytes()), &block[68..72]);
+        let sum = crc(crc(crc(seed, &block[..368]), &[0; 4]), &block[372..]);
+        let at = u64::from(addr.0) * BLOCK as u64 + 368;
+        device.write(at, &sum.to_le_bytes()).expect("in memory");
+    }
+
     /// Number of the pack that counts, and its head.
     pub fn checkpoint(&self) -> (u8, &Checkpoint) {
         (self.volume.last_pack(), self.volume.last_checkpoint())

@@ -274,7 +274,7 @@ fn plan(args: &Args, devices: &Devices) -> Result<(Plan, u64)> {
 /// Refuses a damaged volume: blocks that no table marks as used would be lost.
 fn require_sound(opened: &Opened<'_>, verbosity: Verbosity) -> Result<()> {
     let bar = progress::stages(verbosity);
-    let report = f2fs_check::check(opened.device()?, &mut progress::checker(&bar));
+    let report = f2fs_check::check_as_opened(opened.device()?, &mut progress::checker(&bar));
     bar.finish_and_clear();
     match report?.is_clean_for_resize() {
         true => Ok(()),

@@ -1,0 +1,187 @@
+//! Inodes of regular files whose block is lost, made anew from the blocks that name them.
+//!
+//! The summary of a block of data names the inode or the node with its address, and the index there. Each node of
+//! addresses names its inode and its place in the file. So the content of a file survives its inode, and so do the names in
+//! directories. Its owner, times, permissions, attributes and exact size do not.
+
+use std::collections::BTreeMap;
+
+use f2fs::{
+    format::{
+        FileType,
+        inode::{INLINE_XATTR_WORDS, advise, inline},
+        node::{NodeBlock, NodeFooter},
+        node_path::NodeKind,
+        superblock::Features,
+    },
+    units::{BlockAddr, Ino, Nid},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    Certainty, Finding, Fix, Loss,
+    checker::{Checker, ODD_MAX},
+    reader::parse_node,
+    segments::Content,
+    table::fact,
+};
+
+/// Mode of an inode that is made anew.
+const MODE: u16 = 0o100_600;
+/// Bytes of an inode with the sizes of its extra attributes and of its inline xattrs.
+const SIZES: std::ops::Range<usize> = 360..364;
+
+/// Parts of the layout that inodes of a volume share.
+#[derive(Debug, Clone, Copy)]
+pub struct UsualLayout {
+    /// Marks of inline content.
+    inline: u8,
+    /// Sizes of the extra attributes and of the inline xattrs, as stored.
+    sizes: [u8; 4],
+}
+
+impl UsualLayout {
+    /// The layout of an inode.
+    pub fn of(inode: &NodeBlock) -> UsualLayout {
+        let sizes = inode.bytes()[SIZES].try_into().expect("four bytes");
+        UsualLayout { inline: inode.head().inline & inline::XATTR, sizes }
+    }
+}
+
+/// Blocks that name a lost inode.
+#[derive(Debug, Default)]
+struct Remains {
+    /// Blocks of data by the index of their address in the inode; `None` if several name it.
+    addrs: BTreeMap<u16, Option<BlockAddr>>,
+    /// Further nodes.
+    nodes: Vec<Nid>,
+}
+
+impl Checker<'_> {
+    /// Notes the layout of an inode with addresses, if it is that of most files.
+    pub fn note_layout(&mut self, inode: &NodeBlock) {
+        if inode.file_type() == FileType::Regular && inode.compression().is_none() {
+            self.usual_layout.get_or_insert_with(|| UsualLayout::of(inode));
+        }
+    }
+
+    /// Makes lost inodes anew, or has their numbers freed if nothing is left of them. The segments in `old` blocks of the SIT
+    /// tell nothing.
+    pub fn remake_inodes(&mut self, old: &FxHashSet<u32>) {
+        let lost = std::mem::take(&mut self.lost_inodes);
+        if lost.is_empty() {
+            return;
+        }
+        let mut remains = self.remains(&lost, old);
+        for (nid, finding) in lost {
+            let inode = remains.remove(&nid).and_then(|remains| self.remade(Ino::from(nid), &remains));
+            match inode {
+                Some(inode) => self.put_remade(finding, &inode),
+                None => self.free_node(nid, finding),
+            }
+        }
+    }
+
+    fn put_remade(&mut self, finding: Finding, inode: &NodeBlock) {
+        for addr in inode.addrs(0..inode.layout().addrs()).filter(|addr| addr.is_real()) {
+            self.segments.claim(addr, Content::Data);
+        }
+        let repair = "make an inode for the blocks that name it, and clear its owner, times and attributes";
+        self.report.add(finding.repaired_by(repair).with_certainty(Certainty::Unclear));
+        self.fix(Fix::Inode(inode.ino(), inode.bytes().to_vec()));
+        self.lose(Loss::Attributes);
+        self.quotas.give_up();
+    }
+
+    /// Collects what is left of lost regular files.
+    fn remains(&mut self, lost: &[(Nid, Finding)], old: &FxHashSet<u32>) -> FxHashMap<Nid, Remains> {
+        let mut remains: FxHashMap<Nid, Remains> = FxHashMap::default();
+        // The context of an encrypted file is lost with the inode, and its content with that.
+        if self.format.features.has(Features::ENCRYPT) {
+            return remains;
+        }
+        let is_file = |nid: &Nid| self.named_kind(Ino::from(*nid)) == Some(FileType::Regular);
+        remains.extend(lost.iter().map(|(nid, _)| *nid).filter(is_file).map(|nid| (nid, Remains::default())));
+        let mut count = 0;
+        for segment in self.segments.all() {
+            if old.contains(&self.sit_block(segment)) || self.segments.content(segment) == Some(Content::Node)
+            {
+                continue;
+            }
+            for addr in self.segments.unused(segment) {
+                let owned =
+                    self.summaries.owner(&self.io, addr).filter(|owned| owned.content == Content::Data);
+                let Some(owner) = owned.map(|owned| owned.owner) else { continue };
+                let version = self.table.find(owner.nid).map(|entry| self.table.version(entry));
+                let Some(remains) = remains.get_mut(&owner.nid).filter(|_| version == Some(owner.version))
+                else {
+                    continue;
+                };
+                if count < ODD_MAX {
+                    count += 1;
+                    remains.addrs.entry(owner.offset).and_modify(|other| *other = None).or_insert(Some(addr));
+                }
+            }
+        }
+        for (nid, entry) in self.table.iter() {
+            let owner = Nid::from(self.table.ino(entry));
+            if owner != nid && !self.table.has(entry, fact::BROKEN) {
+                if let Some(remains) = remains.get_mut(&owner) {
+                    remains.nodes.push(nid);
+                }
+            }
+        }
+        remains
+    }
+
+    /// Makes an inode of what is left of it. `None` if that is nothing, or if its layout cannot be told.
+    fn remade(&mut self, ino: Ino, remains: &Remains) -> Option<NodeBlock> {
+        let mut inode = self.empty_inode(ino)?;
+        let layout = inode.layout();
+        let mut end = remains.addrs.keys().last().map_or(0, |index| u64::from(*index) + 1);
+        if end > layout.addrs() as u64 || end == 0 && remains.nodes.is_empty() {
+            return None;
+        }
+        for (index, addr) in &remains.addrs {
+            inode.set_addr(usize::from(*index), addr.unwrap_or(BlockAddr::NULL));
+        }
+        let n = self.geometry.block_size.node_addrs() as u32;
+        for nid in &remains.nodes {
+            let addr = self.table.find(*nid).map(|entry| self.table.addr(entry))?;
+            let bytes = self.cache.block(&self.io, addr).ok()?;
+            let offset = NodeFooter::of(&bytes).offset;
+            if let Some(child) = [1, 2, 3, 4 + n, 5 + 2 * n].iter().position(|own| *own == offset) {
+                inode.set_child(child, *nid);
+            }
+            let Some(kind @ NodeKind::Direct { .. }) = NodeKind::of(self.geometry.block_size, offset) else {
+                continue;
+            };
+            let words = bytes.chunks_exact(4).take(layout.direct_addrs());
+            let addrs: Vec<BlockAddr> = words
+                .map(|word| BlockAddr(u32::from_le_bytes(word.try_into().expect("four bytes"))))
+                .collect();
+            if addrs.contains(&BlockAddr::COMPRESS) {
+                return None;
+            }
+            let last = addrs.iter().rposition(|addr| addr.is_real());
+            let blocks = kind.first_block(&layout).zip(last).map(|(first, last)| first + last as u64 + 1);
+            end = end.max(blocks.unwrap_or(0));
+        }
+        let head = inode.head_mut();
+        head.size.set(end << self.geometry.block_size.log());
+        head.advise |= advise::LOST_PINO;
+        inode.seal();
+        Some(inode)
+    }
+
+    /// Makes an inode without content, with the layout of others on the volume.
+    fn empty_inode(&self, ino: Ino) -> Option<NodeBlock> {
+        let inline = self.usual_layout.map_or(inline::XATTR, |usual| usual.inline);
+        let inode = NodeBlock::new_inode(self.format, ino, MODE, inline, INLINE_XATTR_WORDS as u16);
+        let mut bytes = inode.bytes().to_vec();
+        if let Some(usual) = self.usual_layout.filter(|_| self.format.features.has(Features::EXTRA_ATTR)) {
+            bytes[SIZES].copy_from_slice(&usual.sizes);
+        }
+        parse_node(self.format, &bytes, ino.into(), BlockAddr::NULL).0.ok()
+    }
+}
