@@ -5,6 +5,7 @@
 
 mod device;
 mod engine;
+mod many_files;
 mod mount;
 mod tools;
 mod trees;

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use super::{
     Line,
     Wanted::{AtLeast, AtMost},
+    many_files,
 };
 use crate::{
     step::Step,
@@ -34,14 +35,30 @@ pub fn lines(dir: &Path) -> Result<Vec<Line>> {
     filling::print(&rows);
     let peak = rows[0].cost.memory_bytes as f64 / f64::from(1 << 20);
     let (opening, opening_memory) = open(dir)?;
-    Ok(vec![
+    let mut lines = vec![
         Line::new("filling, as fast as mkfs.f2fs + sload.f2fs", rows[1].ratio, "times", AtLeast(8.0)),
         Line::new("filling, as fast as mke2fs -d", rows[2].ratio, "times", AtLeast(2.0)),
         Line::new("filling, peak memory", peak, "MiB", AtMost(256.0)),
         opening,
         opening_memory,
         export(&filling::our_image(dir), &tree)?,
-    ])
+        check(&filling::our_image(dir))?,
+    ];
+    lines.extend(many_files::lines(dir)?);
+    Ok(lines)
+}
+
+/// Compares the check of a volume with that of fsck.f2fs. They alternate.
+fn check(image: &Path) -> Result<Line> {
+    let step = Step::begin(&format!("fsck beside fsck.f2fs ({RUNS} runs each)"));
+    let mut ratios = Vec::new();
+    for _ in 0..RUNS {
+        let theirs = Cost::of(Command::new("fsck.f2fs").args(["-f", "--dry-run"]).arg(image))?;
+        let ours = Cost::of(Command::new(our_program()).args(["fsck", "--quiet"]).arg(image))?;
+        ratios.push(ours.wall_s / theirs.wall_s);
+    }
+    step.end();
+    Ok(Line::median("fsck of the kernel's tree, time of fsck.f2fs -f", ratios, "times", AtMost(1.0)))
 }
 
 /// Measures `info` on an empty volume of 16 TiB in a sparse file, and the memory of a command that opens one

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    process::{Command, Stdio},
+    process::{ChildStdin, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -13,6 +13,9 @@ use wait4::Wait4;
 
 /// Program that runs another one and reports its memory.
 const TIME: &str = "/usr/bin/time";
+
+/// Writer of the standard input of a program.
+type Feed<'a> = Box<dyn FnOnce(ChildStdin) -> Result<()> + Send + 'a>;
 
 /// Costs of a run.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -31,6 +34,18 @@ impl Cost {
     /// # Errors
     /// It cannot be started or does not succeed.
     pub fn of(command: &mut Command) -> Result<Cost> {
+        Cost::with_input(command, None)
+    }
+
+    /// Runs a program whose standard input `feed` writes, to its end, and drops its output.
+    ///
+    /// # Errors
+    /// It cannot be started or does not succeed, or `feed` fails.
+    pub fn fed(command: &mut Command, feed: impl FnOnce(ChildStdin) -> Result<()> + Send) -> Result<Cost> {
+        Cost::with_input(command, Some(Box::new(feed)))
+    }
+
+    fn with_input(command: &mut Command, feed: Option<Feed<'_>>) -> Result<Cost> {
         let shown = format!("{command:?}");
         let memory = NamedTempFile::new()?;
         // GNU time is used because the kernel also attributes the parent's memory to a program, and this
@@ -49,16 +64,23 @@ impl Cost {
         }
         let started = Instant::now();
         let mut child = timed
-            .stdin(Stdio::null())
+            .stdin(if feed.is_some() { Stdio::piped() } else { Stdio::null() })
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start {TIME} for {shown}"))?;
-        let end = child.wait4().with_context(|| shown.clone())?;
+        let stdin = child.stdin.take();
+        let (fed, end) = std::thread::scope(|scope| {
+            let feeding = feed.zip(stdin).map(|(feed, stdin)| scope.spawn(move || feed(stdin)));
+            let end = child.wait4();
+            (feeding.map_or(Ok(()), |feeding| feeding.join().expect("a feed does not panic")), end)
+        });
+        let end = end.with_context(|| shown.clone())?;
         let wall = started.elapsed();
         if !end.status.success() {
             bail!("{shown}: {}", end.status);
         }
+        fed.with_context(|| shown.clone())?;
         let memory_kib: u64 = fs::read_to_string(memory.path())?.trim().parse().with_context(|| shown)?;
         let seconds = |time: Duration| time.as_secs_f64();
         Ok(Cost {
@@ -89,6 +111,8 @@ impl Cost {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -96,6 +120,13 @@ mod tests {
         let cost = Cost::of(Command::new("sleep").arg("0.05")).unwrap();
         assert!(cost.wall_s >= 0.05 && cost.memory_bytes > 100_000, "{cost:?}");
         assert!(Cost::of(&mut Command::new("false")).is_err());
+    }
+
+    #[test]
+    fn the_input_of_a_program_is_written_while_it_runs() {
+        let feed = |mut stdin: ChildStdin| Ok(stdin.write_all(&[b'x'; 1 << 20])?);
+        Cost::fed(Command::new("sh").args(["-c", "test $(wc -c) = 1048576"]), feed).unwrap();
+        Cost::fed(Command::new("cat").args([] as [&str; 0]), |_| bail!("no input")).unwrap_err();
     }
 
     #[test]
