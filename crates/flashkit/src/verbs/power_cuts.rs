@@ -91,7 +91,7 @@ pub fn run(cuts: &Cuts, setting: &Setting) -> Result<ExitCode> {
     let keep = || format!("{}: cannot store results", setting.output.display());
     let records = run_all(&tasks, &setting.output, setting.jobs)?;
     if stop.is_wished() {
-        notice!("stopped");
+        notice!("stopped; the same call continues from here");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     let all = promises::read_all(&setting.output).with_context(keep)?;
@@ -183,8 +183,13 @@ fn run_all(tasks: &[Task], dir: &Path, jobs: Option<usize>) -> Result<Vec<Promis
 /// Runs one task, and tells each tenth of it.
 fn run_one(task: &Task, dir: &Path) -> Result<PromiseRecord, Failure> {
     let name = task.file_system.name();
-    let mut told = 0;
+    let (mut told, mut has_told_kept) = (0, false);
     promises::run(task, dir, &mut |progress: Progress| {
+        let is_first_new = progress.done > progress.kept && progress.kept > 0;
+        if is_first_new && !has_told_kept {
+            has_told_kept = true;
+            notice!("{name}: {} of {} cuts have results", progress.kept, progress.all);
+        }
         let tenths = progress.done * 10 / progress.all.max(1);
         if tenths > told {
             told = tenths;

@@ -61,7 +61,7 @@ Experiments, by name or number:
   9 power_cuts (only by itself; the promises that each file system keeps when the power is cut)
   11 fsync_sizes (only if named; random writes with fsync on files of 1 to 32 MiB)
 
-Finished results are kept: the same call continues where it stopped. Experiment 9 begins anew.")]
+Finished results are kept: the same call continues where it stopped, in experiment 9 after the last cut.")]
 pub struct Args {
     /// Directory for the records and the report.
     #[arg(short, long, default_value = "study")]

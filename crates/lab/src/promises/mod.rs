@@ -5,6 +5,8 @@
 //! *Invariant*: a cut follows from the file system, the card, the seed and its ID alone, so that each broken
 //! promise can be replayed.
 
+mod cut_files;
+mod dirty_mark;
 mod engine;
 mod guest;
 mod log;
@@ -17,6 +19,7 @@ mod table;
 mod task;
 
 pub use self::{
+    dirty_mark::DirtyMark,
     engine::EngineSubject,
     guest::GuestSubject,
     log::{CardFailure, Cut, Entry, Log},

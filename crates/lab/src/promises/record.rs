@@ -1,10 +1,15 @@
 //! Results of power cuts: counts, and the evidence of each broken promise.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
+    dirty_mark::DirtyMark,
     log::CardFailure,
     promise::{Fault, Kind},
 };
@@ -15,7 +20,7 @@ use crate::{
 };
 
 /// Version of the record format.
-pub const FORM: u32 = 1;
+pub const FORM: u32 = 2;
 /// Folder of the records within a study's directory.
 const FOLDER: &str = "power-cuts";
 
@@ -54,8 +59,12 @@ pub struct Tally {
     pub not_mounted: u64,
     /// Cuts after which the kernel died.
     pub died: u64,
-    /// Volumes in which the checker found faults, after a mount and an unmount without an error.
+    /// Volumes in which the checker found faults, after a mount and an unmount without an error, besides the mark
+    /// of a volume in use.
     pub faulty: u64,
+    /// Volumes with that mark.
+    #[serde(default)]
+    pub marked_dirty: u64,
     /// Volumes that were checked.
     pub checked: u64,
     /// Promises in force on volumes that could not be mounted.
@@ -93,9 +102,9 @@ pub struct CutReport {
     pub requests: usize,
     /// Number of promises in force.
     pub promises: usize,
-    /// Promises kept, by kind, promised or not.
-    #[serde(skip)]
-    pub kept: Vec<Kind>,
+    /// Number of promises kept by kind, promised or not.
+    #[serde(default)]
+    pub kept: BTreeMap<Kind, u64>,
     /// Broken promises.
     pub broken: Vec<Broken>,
     /// Duration of the mount on the card's clock; `None` if the volume could not be mounted.
@@ -106,8 +115,11 @@ pub struct CutReport {
     /// Errors of the mount, of the unmount, and of the kernel in between.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub said: Vec<String>,
-    /// Result of the checker after the recovery.
+    /// Result of the checker after the recovery, without the mark of a volume in use.
     pub check: Check,
+    /// The mark of a volume in use (FAT, exFAT), which remains until a checker clears it.
+    #[serde(default, skip_serializing_if = "DirtyMark::is_absent")]
+    pub dirty_mark: DirtyMark,
 }
 
 /// A broken promise.
@@ -152,14 +164,15 @@ impl Tally {
         }
         self.checked += u64::from(!matches!(report.check, Check::NotChecked { .. }));
         self.faulty += u64::from(report.check.has_faults());
+        self.marked_dirty += u64::from(report.dirty_mark == DirtyMark::Present);
         let (promises, unpromised) = (&mut self.promises, &mut self.unpromised);
         let mut of = |kind: Kind| match is_promised(kind) {
             true => std::mem::take(promises.entry(kind).or_default()),
             false => std::mem::take(unpromised.entry(kind).or_default()),
         };
         let mut changed: BTreeMap<Kind, Outcomes> = BTreeMap::new();
-        for kind in &report.kept {
-            changed.entry(*kind).or_insert_with(|| of(*kind)).kept += 1;
+        for (kind, count) in &report.kept {
+            changed.entry(*kind).or_insert_with(|| of(*kind)).kept += count;
         }
         for broken in &report.broken {
             let outcomes = changed.entry(broken.kind).or_insert_with(|| of(broken.kind));
@@ -195,12 +208,18 @@ impl Tally {
 }
 
 impl PromiseRecord {
-    /// Returns the name of the record's file. File systems, cards and seeds have records of their own.
-    fn file_name(&self) -> String {
+    /// Returns the name of the record's file without its ending. File systems, cards and seeds have records of their
+    /// own.
+    fn stem(&self) -> String {
         let (file_system, card, seed) = (&self.file_system, &self.card, self.seed);
         let of_name = |c: char| if c.is_ascii_alphanumeric() || "-=,".contains(c) { c } else { '_' };
         let name: String = file_system.name().chars().map(of_name).collect();
-        format!("{}.{card}.{seed}.json", name.trim_end_matches('_'))
+        format!("{}.{card}.{seed}", name.trim_end_matches('_'))
+    }
+
+    /// Returns the folder of the results of single cuts.
+    pub(super) fn folder(&self, dir: &Path) -> PathBuf {
+        dir.join(FOLDER).join(self.stem())
     }
 
     /// Writes the record atomically.
@@ -210,7 +229,7 @@ impl PromiseRecord {
     pub fn put(&self, dir: &Path) -> io::Result<()> {
         let folder = dir.join(FOLDER);
         fs::create_dir_all(&folder)?;
-        write_json(&folder, &self.file_name(), self)
+        write_json(&folder, &format!("{}.json", self.stem()), self)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{
+    dirty_mark::DirtyMark,
     log::CardFailure,
     promise::{Fault, Kind},
     record::{PromiseRecord, Tally},
@@ -53,8 +54,8 @@ pub(super) fn kinds_of(rows: &[(&PromiseRecord, &Tally)]) -> Vec<Kind> {
 pub(super) fn head() -> Vec<String> {
     let faults = Fault::ALL.map(|fault| fault.name().to_owned());
     let first = ["", "cuts", "promises kept", "broken"].map(str::to_owned);
-    let last = ["not mounted", "checker's faults", "recovery ms, median", "maximum"].map(str::to_owned);
-    first.into_iter().chain(faults).chain(last).collect()
+    let last = ["not mounted", "marked dirty", "checker's faults", "recovery ms, median", "maximum"];
+    first.into_iter().chain(faults).chain(last.map(str::to_owned)).collect()
 }
 
 /// Returns the cells of a file system in the main table.
@@ -68,6 +69,10 @@ pub(super) fn row(record: &PromiseRecord, tally: &Tally) -> Vec<String> {
         0 => "-".into(),
         _ => tally.faulty.to_string(),
     };
+    let marked = match DirtyMark::exists_on(&record.file_system.kind) {
+        true => tally.marked_dirty.to_string(),
+        false => "-".into(),
+    };
     let dead = match tally.died {
         0 => String::new(),
         died => format!(" (kernel died: {died})"),
@@ -79,7 +84,7 @@ pub(super) fn row(record: &PromiseRecord, tally: &Tally) -> Vec<String> {
         tally.broken().to_string(),
     ];
     let by_fault = Fault::ALL.map(|fault| tally.broken_by(fault).to_string());
-    let last = [format!("{}{dead}", tally.not_mounted), faults, median, most];
+    let last = [format!("{}{dead}", tally.not_mounted), marked, faults, median, most];
     first.into_iter().chain(by_fault).chain(last).collect()
 }
 

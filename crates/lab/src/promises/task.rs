@@ -13,6 +13,8 @@ use flash::Profile;
 use guest::examine::What;
 
 use super::{
+    cut_files::CutFiles,
+    dirty_mark::DirtyMark,
     engine::EngineSubject,
     guest::GuestSubject,
     log::{CardFailure, Cut, copy},
@@ -23,7 +25,7 @@ use super::{
 };
 use crate::{
     check::Check,
-    record::{Made, Versions},
+    record::{Made, Versions, digest},
     rivals::FileSystem,
     stop::Stop,
     study,
@@ -92,8 +94,10 @@ impl FromStr for CutId {
 /// Progress of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
-    /// Cuts so far.
+    /// Cuts so far, with those of earlier runs.
     pub done: u64,
+    /// Cuts of earlier runs.
+    pub kept: u64,
     /// All cuts.
     pub all: u64,
     /// Promises broken so far.
@@ -156,27 +160,47 @@ impl Task {
             write_image(&device, path)?;
         }
         let aftermath = subject.recover(device.clone())?;
-        let check = match aftermath.recovered_ns.is_some() && !aftermath.has_died {
+        let checked = match aftermath.recovered_ns.is_some() && !aftermath.has_died {
             true => self.check(&device)?,
-            false => Check::NotChecked { why: "the volume was not mounted".into() },
+            false => (Check::NotChecked { why: "the volume was not mounted".into() }, DirtyMark::Absent),
         };
-        Ok(compare(&self.file_system.kind, recording, &cut, id, aftermath, check))
+        Ok(compare(&self.file_system.kind, recording, &cut, id, aftermath, checked))
     }
 
-    fn check(&self, device: &MemoryDevice) -> io::Result<Check> {
+    /// Has a volume checked. A mark that only says that the volume was in use is cleared before.
+    fn check(&self, device: &MemoryDevice) -> io::Result<(Check, DirtyMark)> {
         let work = tempfile::tempdir_in(&self.work)?;
         let image = work.path().join("card");
         write_image(device, &image)?;
-        Ok(Check::of(&self.file_system, &image))
+        let mark = DirtyMark::clear(&self.file_system.kind, &image)?;
+        let mut check = Check::of(&self.file_system, &image);
+        // The name of the temporary directory differs between two runs of a cut.
+        if let Check::Faults { said, .. } = &mut check {
+            *said = said.replace(&*work.path().to_string_lossy(), "WORK");
+        }
+        Ok((check, mark))
     }
 
-    /// Returns the release of the guest's kernel, if the file system needs one.
-    fn guest_kernel(&self) -> Option<String> {
-        let programs = self.programs.as_ref().filter(|_| self.file_system.kind != OURS)?;
-        study::release(&study::note(&programs.kernel)?)
+    /// Returns a digest of everything that the result of a cut follows from, apart from its ID. The host's kernel
+    /// and the day do not matter.
+    fn setup(&self, planned: &PromiseRecord) -> io::Result<String> {
+        let versions = Versions { host: String::new(), ..planned.versions.clone() };
+        let setup = (planned.form, &self.file_system, self.card.to_toml(), self.seed, versions);
+        digest(serde_json::to_string(&setup)?.as_bytes())
+    }
+
+    /// Returns the IDs of the cuts of a script.
+    fn ids(&self, round: u64) -> Vec<CutId> {
+        let of = |failure| {
+            let numbers = 0..self.cuts_in(failure, round);
+            numbers.map(move |number| CutId { failure, round, number })
+        };
+        CardFailure::ALL.into_iter().flat_map(of).collect()
     }
 
     fn planned(&self) -> PromiseRecord {
+        let programs = self.programs.as_ref().filter(|_| self.file_system.kind != OURS);
+        let note = programs.and_then(|programs| study::note(&programs.kernel));
         PromiseRecord {
             form: FORM,
             file_system: self.file_system.clone(),
@@ -186,7 +210,8 @@ impl Task {
             made: Made::now(),
             versions: Versions {
                 formatter: self.file_system.formatter_digest(),
-                guest_kernel: self.guest_kernel(),
+                guest_kernel: note.as_ref().and_then(study::release),
+                kernel_config: note.and_then(|note| Some(note["config_sha256"].as_str()?.to_owned())),
                 ..Versions::here()
             },
             tallies: BTreeMap::new(),
@@ -196,11 +221,12 @@ impl Task {
     }
 }
 
-/// Makes all cuts of a task. A file system that cannot be measured has a record with the reason. The record
-/// is written to `dir` after each script, and after a stop.
+/// Makes all cuts of a task that have no result of this setup yet, and sums up all of them. A file system that cannot
+/// be measured has a record with the reason. The result of each cut is written to a file of its own, the record to
+/// `dir` after each script and after a stop, so that another call continues.
 ///
 /// # Errors
-/// A stop request; the record cannot be written.
+/// A stop request; a file cannot be written.
 pub fn run(task: &Task, dir: &Path, tell: &mut dyn FnMut(Progress)) -> Result<PromiseRecord, Failure> {
     let mut record = task.planned();
     match run_rounds(task, dir, &mut record, tell) {
@@ -222,27 +248,39 @@ fn run_rounds(
     record: &mut PromiseRecord,
     tell: &mut dyn FnMut(Progress),
 ) -> Result<(), Failure> {
-    let all = task.cuts.values().sum();
-    let mut progress = Progress { done: 0, all, broken: 0 };
-    let mut subject = task.subject()?;
     let kind = task.file_system.kind.as_str();
+    let files = CutFiles::open(&record.folder(dir), task.setup(record)?, kind)?;
+    let mut progress = Progress { done: 0, kept: 0, all: task.cuts.values().sum(), broken: 0 };
+    let mut subject = task.subject()?;
     for round in 0..task.rounds() {
-        let recording = task.recording(&mut *subject, round)?;
-        for failure in CardFailure::ALL {
-            for number in 0..task.cuts_in(failure, round) {
-                if task.stop.is_wished() {
-                    return Err(Failure::Stopped);
+        // A script whose cuts all have results is not run.
+        let mut recording = None;
+        for id in task.ids(round) {
+            if task.stop.is_wished() {
+                return Err(Failure::Stopped);
+            }
+            let report = match files.get(&id) {
+                Some(report) => {
+                    progress.kept += 1;
+                    report
                 }
-                let id = CutId { failure, round, number };
-                let report = task.judge(&mut *subject, &recording, &id, None)?;
-                let tally = record.tallies.entry(failure).or_default();
-                tally.count(&report, |promise: Kind| promise.is_promised_by(kind));
-                progress.done += 1;
-                progress.broken += report.broken.iter().filter(|it| it.is_promised).count() as u64;
-                tell(progress);
-                if report.has_finding() {
-                    record.findings.push(report);
+                None => {
+                    if recording.is_none() {
+                        recording = Some(task.recording(&mut *subject, round)?);
+                    }
+                    let recording = recording.as_ref().expect("it was just made");
+                    let report = task.judge(&mut *subject, recording, &id, None)?;
+                    files.put(&id, &report)?;
+                    report
                 }
+            };
+            let tally = record.tallies.entry(id.failure).or_default();
+            tally.count(&report, |promise: Kind| promise.is_promised_by(kind));
+            progress.done += 1;
+            progress.broken += report.broken.iter().filter(|it| it.is_promised).count() as u64;
+            tell(progress);
+            if report.has_finding() {
+                record.findings.push(report);
             }
         }
         record.put(dir)?;
@@ -267,7 +305,7 @@ fn compare(
     cut: &Cut,
     id: &CutId,
     aftermath: Aftermath,
-    check: Check,
+    (check, dirty_mark): (Check, DirtyMark),
 ) -> CutReport {
     let script = &recording.script;
     let tree: BTreeMap<String, What> =
@@ -283,12 +321,13 @@ fn compare(
         id: id.to_string(),
         requests: cut.at,
         promises: in_force.len(),
-        kept: Vec::new(),
+        kept: BTreeMap::new(),
         broken: Vec::new(),
         recovered_ns: aftermath.recovered_ns,
         has_died: aftermath.has_died,
         said: aftermath.said,
         check,
+        dirty_mark,
     };
     if report.recovered_ns.is_none() || report.has_died {
         return report;
@@ -296,7 +335,7 @@ fn compare(
     for (number, promise) in in_force {
         let history = &script.histories[&promise.path];
         let Some((fault, found)) = promise.judge(&tree, history) else {
-            report.kept.push(promise.kind);
+            *report.kept.entry(promise.kind).or_default() += 1;
             continue;
         };
         let made_by = promise.from.checked_sub(1).map(|step| &script.steps[step].op);
@@ -362,7 +401,7 @@ mod tests {
     fn our_file_system_keeps_its_promises_unless_the_card_ignores_flushes() {
         let dir = tempfile::tempdir().unwrap();
         let task = task(dir.path(), [30, 30, 4, 30]);
-        let mut record = run(&task, dir.path(), &mut |_| {}).unwrap();
+        let record = run(&task, dir.path(), &mut |_| {}).unwrap();
         assert_eq!(record.failure, None);
         for failure in [CardFailure::Honest, CardFailure::TornSectors] {
             let tally = &record.tallies[&failure];
@@ -371,8 +410,6 @@ mod tests {
             assert!(tally.kept() > 200, "{tally:#?}");
         }
         assert!(record.tallies[&CardFailure::IgnoredFlushes].broken() > 0, "{:#?}", record.tallies);
-        // What was kept is counted, and not listed.
-        record.findings.iter_mut().for_each(|report| report.kept.clear());
         assert!(read_all(dir.path()).unwrap() == [record.clone()], "a record is read back");
 
         // Each broken promise can be replayed from its record.
@@ -380,6 +417,57 @@ mod tests {
         let again = replay(&task, &broken.id.parse().unwrap(), None).unwrap();
         assert_eq!(again.broken, broken.broken);
         assert_eq!(again.requests, broken.requests);
+    }
+
+    /// Returns the names and contents of the cuts' files.
+    fn files(dir: &Path, record: &PromiseRecord) -> BTreeMap<PathBuf, Vec<u8>> {
+        let entries = std::fs::read_dir(record.folder(dir)).unwrap();
+        let file = |entry: io::Result<std::fs::DirEntry>| {
+            let path = entry.unwrap().path();
+            (path.strip_prefix(dir).unwrap().to_owned(), std::fs::read(&path).unwrap())
+        };
+        entries.map(file).collect()
+    }
+
+    #[test]
+    fn an_interrupted_run_continues_and_ends_like_an_uninterrupted_one() {
+        let (dir, whole_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (dir, whole_dir) = (dir.path(), whole_dir.path());
+        let task = task(dir, [6, 2, 1, 4]);
+        let whole = run(&task, whole_dir, &mut |_| {}).unwrap();
+
+        let stopped = Task { stop: Stop::default(), ..task.clone() };
+        let after_five = &mut |progress: Progress| {
+            if progress.done == 5 {
+                stopped.stop.wish();
+            }
+        };
+        assert!(matches!(run(&stopped, dir, after_five), Err(Failure::Stopped)));
+        let part = &read_all(dir).unwrap()[0];
+        assert_eq!(part.failure.as_deref(), Some("stopped"));
+        assert_eq!((part.tallies[&CardFailure::Honest].cuts, files(dir, part).len()), (5, 5));
+
+        let mut seen = Vec::new();
+        let done = run(&task, dir, &mut |progress| seen.push((progress.done, progress.kept))).unwrap();
+        assert_eq!((seen.first(), seen.last()), (Some(&(1, 1)), Some(&(13, 5))));
+        let results = |record: &PromiseRecord| (record.tallies.clone(), record.findings.clone());
+        assert_eq!(results(&done), results(&whole));
+        assert!(files(dir, &done) == files(whole_dir, &whole), "each cut has the same bytes");
+
+        // A damaged file and one of another program are made again, and only they.
+        let file = done.folder(dir).join("honest-0-3.json");
+        let of_other = std::fs::read_to_string(&file).unwrap().replace("\"setup\": \"", "\"setup\": \"0");
+        for bytes in [&b"{"[..], of_other.as_bytes()] {
+            std::fs::write(&file, bytes).unwrap();
+            let mut last = None;
+            run(&task, dir, &mut |progress| last = Some((progress.done, progress.kept))).unwrap();
+            assert_eq!(last, Some((13, 12)));
+            assert!(files(dir, &done) == files(whole_dir, &whole));
+        }
+        let other = Task { seed: 8, ..task };
+        let mut kept = 0;
+        run(&other, dir, &mut |progress| kept = progress.kept).unwrap();
+        assert_eq!(kept, 0, "another seed has other cuts");
     }
 
     #[test]
