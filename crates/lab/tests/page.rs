@@ -153,6 +153,12 @@ fn a_thousand_cells_are_filtered_and_compared_without_messages() {
         choose('card', 'card 7'); choose('system', 'flashkit (mode=lfs)'); choose('card', '');
         choose('first', 'flashkit'); choose('second', 'flashkit (mode=lfs)');
         told.push(byId('rows').rows[0].cells[5].textContent);
+        choose('first', ''); choose('second', ''); choose('system', '');
+        told.push(byId('rows').rows[8].cells[0].textContent);
+        state.sort = 'value'; state.up = false; state.all = true; draw();
+        const values = [...byId('rows').rows].map(row => row.cells[4].textContent);
+        told.push(values.at(-1), values.slice(0, -1).every((value, n) => n === 0 || +values[n - 1] >= +value));
+        state.all = false; draw();
         document.title = told.join('|') + '|' + byId('multiples').children.length;</script>";
     let Some(browser) = browser() else {
         eprintln!("skipped: no browser without a window; scripts/setup installs one on Debian");
@@ -174,12 +180,16 @@ fn a_thousand_cells_are_filtered_and_compared_without_messages() {
             records.push(one);
         }
     }
+    // One figure is missing.
+    records[0].phases.truncate(1);
     let page = report::board(&records, &|name| name.to_owned());
     fs::write(dir.join("page.html"), page + PROBE).unwrap();
     let dom = open(browser, dir, &["--dump-dom".into()]);
     let dom = String::from_utf8_lossy(&dom.stdout).into_owned();
     let title = "4 of 2000 figures; 2 cells|2 of 2000 figures; 1 cells|1000 of 2000 figures; 500 cells|\
-                 1000 of 2000 figures; 500 cells|1000 of 2000 figures; 500 cells|2|24";
+                 1000 of 2000 figures; 500 cells|1000 of 2000 figures; 500 cells|2|\
+                 1000 of 2000 figures; 500 cells|1000 of 2000 figures; 500 cells|\
+                 2000 of 2000 figures; 1000 cells|card 2|-|true|24";
     assert!(dom.contains(&format!("<title>{title}</title>")), "{}", &dom[..400]);
     let net = fs::read_to_string(dir.join("net.json")).unwrap();
     assert!(!net.contains("\"url\":\"http"), "something was fetched");
