@@ -12,7 +12,7 @@ const AFTER: &str = "Exit codes:
   1    failure; standard error gives the reason
   2    the arguments are invalid; nothing was done
   130  interrupted
-fsck has those of fsck(8): 0, 1, 4, 8, 16.
+fsck has those of fsck(8): 0, 1, 4, 8, 16. So has `verity check`: 0, 4, 8, 12, 16.
 
 Each verb has --help with examples. `flashkit man DIR` writes a man page for each, with flashkit-filling(7) on sources,
 owners and reproducible images, flashkit-json(7) on --json, and flashkit-names(7) on the names of f2fs-tools.
@@ -86,6 +86,8 @@ pub enum Verb {
     Mkdir(verbs::mkdir::Args),
     /// Make an empty directory encrypted.
     Encrypt(verbs::encrypt::Args),
+    /// Seal files (fs-verity), print their digests, check them.
+    Verity(verbs::verity::Args),
     /// Make links, hard and symbolic.
     Ln(verbs::ln::Args),
     /// Change permissions.

@@ -2,7 +2,8 @@
 //!
 //! *Invariants*: this file has no logic. stdout is data and stderr is for people. A closed stdout counts as
 //! success; a closed stderr is ignored. The exit code is 0, 1 for a failure, 2 for invalid usage, and 130
-//! after an interrupt; `fsck` has those of fsck(8), and under the name of a tool of f2fs-tools the codes are that tool's.
+//! after an interrupt; `fsck` and `verity check` have those of fsck(8), and under the name of a tool of f2fs-tools the
+//! codes are that tool's.
 
 // The standard macros panic if the output is closed. `render` and `notice` do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -62,7 +63,7 @@ fn main() -> ExitCode {
 
 /// Runs the verb that the arguments name.
 fn run(arguments: Vec<OsString>) -> Result<ExitCode> {
-    let usage = verbs::fsck::usage_code(&arguments);
+    let usage = verbs::fsck::usage_code(&arguments).or_else(|| verbs::verity::usage_code(&arguments));
     #[cfg(unix)]
     let arguments = verbs::mount::helper_call(&arguments).unwrap_or(Ok(arguments))?;
     match cli::Cli::of(arguments) {

@@ -45,6 +45,11 @@ pub fn exit_note(name: &str) -> Option<&'static str> {
             "Instead of these it has the exit codes of fsck(8): 0 without findings, 1 where all were repaired, 4 with \
              findings that are left, 8 where the check failed, 16 for invalid arguments."
         }
+        "flashkit-verity-measure" => "A file that is not sealed gives 1; the others are printed.",
+        "flashkit-verity-check" => {
+            "Instead of these it has exit codes of fsck(8): 0 without damage, 4 with damage, 8 where something could not \
+             be checked, 12 for both, 16 for invalid arguments."
+        }
         "flashkit-mount" => "In the foreground, a volume that could not be unmounted cleanly gives 1.",
         _ => return None,
     })
@@ -127,6 +132,10 @@ pub fn see_also(name: &str) -> &'static [(&'static str, &'static str)] {
         "flashkit-label" => &[("flashkit-info", "1"), ("f2fslabel", "8")],
         "flashkit-quota" | "flashkit-quota-set" => &[("repquota", "8"), ("setquota", "8")],
         "flashkit-resize" => &[("flashkit-fsck", "8"), ("resize.f2fs", "8")],
+        "flashkit-verity" | "flashkit-verity-enable" | "flashkit-verity-measure" => {
+            &[("fsverity", "1"), ("flashkit-json", "7"), ("flashkit-tune", "8")]
+        }
+        "flashkit-verity-check" => &[("fsverity", "1"), ("flashkit-json", "7"), ("flashkit-fsck", "8")],
         "flashkit-trim" => &[("fstrim", "8")],
         "flashkit-tune" => &[("flashkit-info", "1"), ("flashkit-label", "8"), ("flashkit-quota", "8")],
         "flashkit-card" | "flashkit-card-serve" => &[("flashkit-probe", "8"), ("nbdcopy", "1")],

@@ -51,6 +51,7 @@ pub mod study;
 pub mod tree;
 pub mod trim;
 pub mod tune;
+pub mod verity;
 
 use std::process::ExitCode;
 
@@ -67,6 +68,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         #[cfg(feature = "lab")]
         Verb::Bench(args) => return bench::run(&args),
         Verb::Fsck(args) => return fsck::run(&args),
+        Verb::Verity(args) => return verity::run(&args),
         Verb::Rescue(args) => rescue::run(&args),
         #[cfg(feature = "lab")]
         Verb::Report(args) => report::run(&args),
