@@ -21,8 +21,10 @@ const SUMS: &str = "SHA256SUMS";
 const MATRIX: &str = "matrix";
 /// File with the name of the matrix.
 const MATRIX_NAME: &str = "matrix.name";
-/// Maximum size of an unpacked bundle, in bytes.
-const BYTES_MAX: u64 = 8 << 30;
+/// Maximum size of the files of a bundle together, in bytes: all of them are in memory. A record has some kilobytes.
+const BYTES_MAX: u64 = 1 << 30;
+/// Maximum size of the archive with its headers, in bytes.
+const ARCHIVE_BYTES_MAX: u64 = 2 * BYTES_MAX;
 /// Compression level of zstd.
 const LEVEL: i32 = 9;
 
@@ -44,8 +46,10 @@ impl Bundle {
             for dir in [CELLS, RUNS] {
                 let Ok(entries) = fs::read_dir(study.join(dir)) else { continue };
                 for entry in entries {
-                    let path = entry?.path();
-                    if path.extension().is_some_and(|end| end == "json") {
+                    let entry = entry?;
+                    let path = entry.path();
+                    // A link of somebody else's study would lead any file of this machine into the bundle.
+                    if entry.file_type()?.is_file() && path.extension().is_some_and(|end| end == "json") {
                         let name = path.file_name().unwrap_or_default().to_string_lossy();
                         files.insert(format!("{dir}/{name}"), fs::read(&path)?);
                     }
@@ -98,8 +102,8 @@ impl Bundle {
     /// [`io::ErrorKind::InvalidData`] if it is no bundle, or a checksum is wrong.
     pub fn read(input: impl Read) -> io::Result<Bundle> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-        let limited = zstd::Decoder::new(input)?.take(BYTES_MAX);
-        let mut files = BTreeMap::new();
+        let limited = zstd::Decoder::new(input)?.take(ARCHIVE_BYTES_MAX);
+        let (mut files, mut held_bytes) = (BTreeMap::new(), 0u64);
         for entry in tar::Archive::new(limited).entries()? {
             let mut entry = entry?;
             let path = entry.path()?.into_owned();
@@ -107,6 +111,10 @@ impl Bundle {
             let (Some(name), true) = (name, entry.header().entry_type().is_file()) else {
                 return Err(invalid(format!("{}: is no file of a bundle", path.display())));
             };
+            held_bytes = held_bytes.saturating_add(entry.size());
+            if held_bytes > BYTES_MAX {
+                return Err(invalid(format!("{name}: with it, the files have more than {BYTES_MAX} bytes")));
+            }
             let mut bytes = Vec::new();
             entry.read_to_end(&mut bytes)?;
             files.insert(name, bytes);
@@ -183,7 +191,7 @@ fn page(records: &[Record], matrix: Option<&Matrix>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{experiment::Experiment, record::Records, record::tests::record};
+    use crate::{experiment::Experiment, matrix::Reach, record::Records, record::tests::record};
 
     fn bundle(dir: &Path) -> Bundle {
         let one = record(Experiment::Mount, "f2fs", &[1.0, 2.0]);
@@ -191,7 +199,7 @@ mod tests {
         fs::create_dir_all(dir.join("m")).unwrap();
         let file = dir.join("m/m.toml");
         fs::write(&file, "[[file_systems]]\nkind = \"flashkit\"\n").unwrap();
-        let matrix = Matrix::read(&file).unwrap();
+        let matrix = Matrix::read(&file, Reach::Anywhere).unwrap();
         Bundle::of(&[dir.to_owned()], &[one], Some(&matrix)).unwrap()
     }
 
@@ -209,7 +217,10 @@ mod tests {
         let out = dir.path().join("out");
         let matrix = bundle.unpack(&out).unwrap().unwrap();
         assert_eq!(matrix, out.join("matrix/m.toml"));
-        assert!(Matrix::read(&matrix).is_ok() && out.join("cells/mount.f2fs.desktop.json").is_file());
+        assert!(
+            Matrix::read(&matrix, Reach::Below).is_ok()
+                && out.join("cells/mount.f2fs.desktop.json").is_file()
+        );
         assert!(fs::read_to_string(out.join("README.md")).unwrap().contains("--from BUNDLE"));
     }
 
@@ -232,5 +243,28 @@ mod tests {
         assert_eq!(plain(Path::new("../a")), None);
         assert_eq!(plain(Path::new("/a")), None);
         assert!(Bundle::read(&b"nonsense"[..]).is_err());
+    }
+
+    #[test]
+    fn a_bundle_is_refused_before_its_files_fill_the_memory() {
+        let mut header = tar::Header::new_gnu();
+        header.set_path("study/zeroes").unwrap();
+        header.set_size(BYTES_MAX + 1);
+        header.set_cksum();
+        let archive = zstd::encode_all(&header.as_bytes()[..], 1).unwrap();
+        let error = Bundle::read(&archive[..]).unwrap_err().to_string();
+        assert!(error.contains("more than 1073741824 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_bundle_has_no_file_to_which_a_study_only_links() {
+        let dir = tempfile::tempdir().unwrap();
+        bundle(dir.path());
+        fs::write(dir.path().join("secret"), "{}").unwrap();
+        std::os::unix::fs::symlink("../secret", dir.path().join("cells/x.json")).unwrap();
+        let names: Vec<String> =
+            Bundle::of(&[dir.path().to_owned()], &[], None).unwrap().files.into_keys().collect();
+        assert!(names.iter().any(|name| name.starts_with("cells/mount")), "{names:?}");
+        assert!(!names.contains(&"cells/x.json".into()), "{names:?}");
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use lab::{
     bundle::Bundle,
     circumstances::Circumstances,
-    matrix::Matrix,
+    matrix::{Matrix, Reach},
     record::{Record, Records},
     report,
 };
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
         });
     }
     if let Some(file) = &args.bundle {
-        let matrix = args.matrix.as_ref().map(|file| Matrix::read(file)).transpose()?;
+        let matrix = args.matrix.as_ref().map(|file| Matrix::read(file, Reach::Anywhere)).transpose()?;
         let bundle = Bundle::of(&args.studies, &records, matrix.as_ref())?;
         let name = || file.display().to_string();
         return bundle.write(std::fs::File::create(file).with_context(name)?).with_context(name);

@@ -18,7 +18,7 @@ use flash::Profile;
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use lab::{
     experiment::Experiment,
-    matrix::Matrix,
+    matrix::{Matrix, Reach},
     plan::{self, Cell, Costs, Plan},
     preset::Preset,
     record::{Record, Records},
@@ -86,7 +86,8 @@ pub struct Args {
     /// Repeat the study of a bundle that `report --bundle` wrote, and print where the new records differ.
     #[arg(long, value_name = "BUNDLE", conflicts_with_all = ["matrix", "cell", "list", "experiments", "file_systems", "presets", "cards", "full", "size", "fsync_size", "writes", "dirty", "card_size", "age", "seed"])]
     from: Option<PathBuf>,
-    /// With --from: run the commands and fio jobs that the bundle names, with your rights.
+    /// With --from: run the commands, the programs with options of mkfs, and the fio jobs that the bundle names, with your
+    /// rights.
     #[arg(long, requires = "from")]
     trust: bool,
     /// Run only the cell of this name, as --list prints it, and write only its files. The exit code is 0 once its
@@ -175,7 +176,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             let trust = if args.trust { again::Trust::Granted } else { again::Trust::Refused };
             Some(again::unpack(file, dir.path(), trust)?)
         }
-        _ => args.matrix.as_ref().map(|file| Matrix::read(file)).transpose()?,
+        _ => args.matrix.as_ref().map(|file| Matrix::read(file, Reach::Anywhere)).transpose()?,
     };
     let plan = match &matrix {
         Some(matrix) => args.plan_of(matrix, programs.clone())?,

@@ -4,13 +4,13 @@ use std::{
     collections::BTreeMap,
     fs,
     ops::Range,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Matrix, MatrixError, OwnWorkload, WorkloadId, repeated};
+use super::{Matrix, MatrixError, OwnWorkload, Reach, WorkloadId, repeated};
 use crate::{
     experiment::Experiment,
     plan::Age,
@@ -27,6 +27,8 @@ const NEW: &str = "new";
 /// Default size of the file of buffered writes, and default seed.
 const USUAL_SIZE: &str = "128M";
 const USUAL_SEED: u64 = 2012;
+/// Maximum number of cells of a matrix. More would take years.
+const CELLS_MAX: u64 = 1 << 20;
 
 /// The keys of a matrix.
 #[derive(Debug, Deserialize)]
@@ -91,6 +93,7 @@ struct WorkloadEntry {
 pub(super) struct Reader<'a> {
     pub text: &'a str,
     pub file: &'a Path,
+    pub reach: Reach,
 }
 
 impl Reader<'_> {
@@ -127,6 +130,15 @@ impl Reader<'_> {
     /// Returns a path relative to the matrix's directory.
     fn path(&self, path: &Path) -> PathBuf {
         self.file.parent().unwrap_or(Path::new("")).join(path)
+    }
+
+    /// Returns a path like [`path`](Self::path), if the matrix may name it.
+    fn input(&self, path: &Path) -> Result<PathBuf, String> {
+        let is_below = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+        match self.reach == Reach::Anywhere || is_below {
+            true => Ok(self.path(path)),
+            false => Err(format!("{}: lies outside of the directory of the matrix", path.display())),
+        }
     }
 
     /// Checks a name that becomes part of file names.
@@ -192,7 +204,12 @@ impl Entries {
         matrix.file_systems = self.file_systems(reader)?;
         matrix.kernels = self.kernels(reader)?;
         matrix.workloads = self.workloads(reader, &mut matrix.inputs)?;
-        Ok(matrix)
+        match matrix.cells_max() {
+            0..=CELLS_MAX => Ok(matrix),
+            cells => {
+                Err(reader.error(0..0, "", format!("it has {cells} cells, at most {CELLS_MAX} are possible")))
+            }
+        }
     }
 
     fn cards(
@@ -202,13 +219,15 @@ impl Entries {
     ) -> Result<Vec<flash::Profile>, MatrixError> {
         let mut files = Vec::new();
         let cards = reader.all("cards", &self.cards, Vec::new(), |text| {
-            let file = reader.path(Path::new(text));
             let card = match flash::Profile::named(text) {
                 Ok(card) => card,
-                Err(_) if file.is_file() => {
+                Err(error) => {
+                    let file = reader.input(Path::new(text))?;
+                    if !file.is_file() {
+                        return Err(format!("{error}; and there is no file {}", file.display()));
+                    }
                     flash::verbs::profile_in(&file).map_err(|error| error.to_string())?
                 }
-                Err(error) => return Err(format!("{error}; and there is no file {}", file.display())),
             };
             match card.is_raw() {
                 true => Err(format!("{} is a raw chip; use presets = [\"nor\"] or [\"nand\"]", card.name)),
@@ -306,7 +325,7 @@ impl Entries {
                 let what = format!("{name}: name one file: `fio`, `trace` or `steps`");
                 return Err(reader.error(entry.name.span(), "workloads", what));
             };
-            let file = reader.path(path.get_ref());
+            let file = reader.input(path.get_ref()).map_err(|what| reader.error(path.span(), key, what))?;
             let fail = |what: String| reader.error(path.span(), key, format!("{}: {what}", file.display()));
             let text = fs::read_to_string(&file).map_err(|error| fail(error.to_string()))?;
             let workload = match key {

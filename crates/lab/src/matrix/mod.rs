@@ -66,23 +66,33 @@ pub struct Matrix {
     costs: bool,
 }
 
+/// The files that a matrix may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// All files.
+    Anywhere,
+    /// Files in the directory of the matrix and below it, for a matrix of somebody else. Kernels are not among them: they are
+    /// run, so they need trust anyway.
+    Below,
+}
+
 impl Matrix {
     /// Reads a matrix. Paths in it are relative to its directory.
     ///
     /// # Errors
     /// [`MatrixError`] names the line and the key.
-    pub fn read(file: &Path) -> Result<Matrix, MatrixError> {
+    pub fn read(file: &Path, reach: Reach) -> Result<Matrix, MatrixError> {
         let fail = |what: String| MatrixError { file: file.into(), line: 1, key: String::new(), what };
         let text = fs::read_to_string(file).map_err(|error| fail(error.to_string()))?;
-        Matrix::parse(&text, file)
+        Matrix::parse(&text, file, reach)
     }
 
     /// Parses the text of the matrix in `file`.
     ///
     /// # Errors
     /// [`MatrixError`] names the line and the key.
-    pub fn parse(text: &str, file: &Path) -> Result<Matrix, MatrixError> {
-        let reader = Reader { text, file };
+    pub fn parse(text: &str, file: &Path, reach: Reach) -> Result<Matrix, MatrixError> {
+        let reader = Reader { text, file, reach };
         let entries = Entries::parse(&reader)?;
         entries.resolve(&reader)
     }
@@ -104,14 +114,26 @@ impl Matrix {
         }
     }
 
-    /// Returns true if a study of this matrix runs programs that it names: commands of file systems, jobs of fio, or
-    /// kernels.
+    /// Returns true if a study of this matrix runs programs that it names, or programs of this machine with arguments that
+    /// it names: commands of file systems, options of their mkfs, jobs of fio, or kernels. Options of mkfs can name files:
+    /// `-c` of mkfs.f2fs and `-z` of mke2fs overwrite them.
     #[must_use]
     pub fn runs_commands(&self) -> bool {
         let is_fio = |(_, workload): &(WorkloadId, OwnWorkload)| matches!(workload, OwnWorkload::Fio(_));
+        let has_arguments = |it: &FileSystem| it.own.is_some() || !it.is_ours() && !it.mkfs.is_empty();
         !self.kernels.is_empty()
-            || self.file_systems.iter().any(|it| it.own.is_some())
+            || self.file_systems.iter().any(has_arguments)
             || self.workloads.values().any(is_fio)
+    }
+
+    /// Maximum number of cells: the product of all dimensions.
+    fn cells_max(&self) -> u64 {
+        let workloads = self.experiments.len() + self.workloads.len();
+        let machines = self.presets.len() + self.cards.len();
+        [machines, self.file_systems.len(), workloads, self.sizes.len(), self.ages.len(), self.seeds.len()]
+            .iter()
+            .chain(&[self.kernels.len().max(1)])
+            .fold(1, |cells: u64, values| cells.saturating_mul(*values as u64))
     }
 
     /// Returns the number of cells that need a kernel which is not there.

@@ -41,7 +41,7 @@ fn guest() -> Programs {
 #[test]
 fn a_matrix_expands_to_all_combinations_with_names_of_their_own() {
     let dir = dir();
-    let matrix = Matrix::parse(TEXT, &dir.path().join("m.toml")).unwrap();
+    let matrix = Matrix::parse(TEXT, &dir.path().join("m.toml"), Reach::Anywhere).unwrap();
     let plan = matrix.plan(Some(guest()), dir.path().to_owned(), 1);
     // 2 cards, 4 + 1 file systems, 2 experiments and a workload, 2 sizes, 2 ages, 3 seeds.
     assert_eq!(plan.cells.len(), 2 * 5 * 3 * 2 * 2 * 3);
@@ -69,7 +69,7 @@ fn an_error_names_the_file_the_line_and_the_key() {
     let file = dir.path().join("m.toml");
     let told = |old: &str, new: &str| {
         assert!(TEXT.contains(old), "{old}");
-        let error = Matrix::parse(&TEXT.replacen(old, new, 1), &file).unwrap_err();
+        let error = Matrix::parse(&TEXT.replacen(old, new, 1), &file, Reach::Anywhere).unwrap_err();
         error.to_string().strip_prefix(&format!("{}:", file.display())).unwrap().to_owned()
     };
     for (old, new, wanted) in [
@@ -90,7 +90,7 @@ fn an_error_names_the_file_the_line_and_the_key() {
         assert!(said.starts_with(wanted), "{said:?} and not {wanted:?}");
     }
     fs::write(dir.path().join("log.steps"), "\"done\"\nnonsense\n").unwrap();
-    let error = Matrix::parse(TEXT, &file).unwrap_err();
+    let error = Matrix::parse(TEXT, &file, Reach::Anywhere).unwrap_err();
     assert!(error.line == 22 && error.what.contains("line 2"), "{error}");
 }
 
@@ -110,7 +110,7 @@ fn a_kernel_is_a_column_of_its_own() {
     }
     let text = "experiments = [\"mount\"]\nsizes = [\"1M\"]\n[[file_systems]]\nkind = \"ext4\"\n[[file_systems]]\n\
                 kind = \"flashkit\"\n[[kernels]]\npath = \"old\"\n[[kernels]]\npath = \"new\"\nname = \"6.12\"\n";
-    let matrix = Matrix::parse(text, &dir.path().join("m.toml")).unwrap();
+    let matrix = Matrix::parse(text, &dir.path().join("m.toml"), Reach::Anywhere).unwrap();
     let plan = matrix.plan(None, dir.path().to_owned(), 1);
     let ids: Vec<String> = plan.cells.iter().map(Cell::id).collect();
     let wanted = [
@@ -121,6 +121,57 @@ fn a_kernel_is_a_column_of_its_own() {
     assert_eq!(ids, wanted);
     assert_eq!(plan.programs_of(&plan.cells[1]).unwrap().kernel, dir.path().join("new/linux"));
     assert_eq!(plan.cells[1].subject(), "ext4, Linux 6.12");
-    let error = Matrix::parse(&text.replace("\"old\"", "\"none\""), &dir.path().join("m.toml")).unwrap_err();
+    let error =
+        Matrix::parse(&text.replace("\"old\"", "\"none\""), &dir.path().join("m.toml"), Reach::Anywhere)
+            .unwrap_err();
     assert!(error.line == 8 && error.key == "kernels", "{error}");
+}
+
+#[test]
+fn options_of_mkfs_need_trust_as_commands_do() {
+    let dir = dir();
+    let runs = |file_system: &str| {
+        let text = format!("sizes = [\"1M\"]\n[[file_systems]]\n{file_system}");
+        Matrix::parse(&text, &dir.path().join("m.toml"), Reach::Below).unwrap().runs_commands()
+    };
+    assert!(!runs("kind = \"f2fs\"\nmount = [\"mode=lfs\"]"));
+    assert!(!runs("kind = \"flashkit\"\nmkfs = [\"-s 2\"]"), "no program is run");
+    // mkfs.f2fs would format the file.
+    assert!(runs("kind = \"f2fs\"\nmkfs = [\"-c /home/user/photos\"]"));
+}
+
+#[test]
+fn a_matrix_of_somebody_else_names_only_files_beside_it() {
+    let dir = dir();
+    let file = dir.path().join("bundle/m.toml");
+    let parse = |line: &str, reach| {
+        Matrix::parse(&format!("{line}\n[[file_systems]]\nkind = \"flashkit\"\n"), &file, reach)
+    };
+    fs::create_dir(dir.path().join("bundle")).unwrap();
+    for line in ["cards = [\"../own.toml\"]", "[[workloads]]\nname = \"w\"\nsteps = \"../log.steps\""] {
+        parse(line, Reach::Anywhere).unwrap();
+        let error = parse(line, Reach::Below).unwrap_err();
+        assert!(error.what.contains("outside of the directory of the matrix"), "{error}");
+    }
+    // It would be read without an end.
+    let endless = parse("[[workloads]]\nname = \"w\"\ntrace = \"/dev/zero\"", Reach::Below).unwrap_err();
+    assert_eq!((endless.line, endless.key.as_str()), (3, "trace"));
+}
+
+#[test]
+fn the_number_of_cells_is_limited() {
+    let dir = dir();
+    let list =
+        |count: u32, value: &dyn Fn(u32) -> String| (1..=count).map(value).collect::<Vec<_>>().join(", ");
+    let parse = |seeds: u32| {
+        let text = format!(
+            "experiments = [\"mount\"]\nseeds = [{}]\nsizes = [{}]\n[[file_systems]]\nkind = \"flashkit\"\n",
+            list(seeds, &|n| n.to_string()),
+            list(1024, &|n| format!("\"{n}K\"")),
+        );
+        Matrix::parse(&text, &dir.path().join("m.toml"), Reach::Anywhere)
+    };
+    parse(1024).unwrap();
+    let error = parse(1025).unwrap_err().to_string();
+    assert!(error.contains("it has 1049600 cells, at most 1048576 are possible"), "{error}");
 }

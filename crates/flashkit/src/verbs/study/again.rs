@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use lab::{
     bundle::Bundle,
     circumstances::Circumstances,
-    matrix::Matrix,
+    matrix::{Matrix, Reach},
     plan::Plan,
     record::{Record, Records},
     report,
@@ -31,11 +31,11 @@ pub fn unpack(file: &Path, dir: &Path, trust: Trust) -> Result<Matrix> {
     let matrix = matrix.ok_or_else(|| {
         anyhow!("{}: contains no matrix, so it can only be read; its README.md has the commands", name())
     })?;
-    let matrix = Matrix::read(&matrix)?;
+    let matrix = Matrix::read(&matrix, Reach::Below)?;
     if trust == Trust::Refused && matrix.runs_commands() {
         bail!(
-            "{}: its matrix names commands (make, check) or fio jobs, which would run with your rights; read them \
-             in the bundle (tar --zstd -xf), and repeat with --trust",
+            "{}: its matrix names commands (make, check), options of mkfs, fio jobs or kernels, which would run with your \
+             rights; read them in the bundle (tar --zstd -xf), and repeat with --trust",
             name()
         );
     }
