@@ -51,10 +51,12 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// The owner that files have on the mount.
     pub owner: ShownOwner,
-    /// Device nodes are usable.
-    pub dev: bool,
-    /// Set-user-id and set-group-id bits take effect.
-    pub suid: bool,
+    /// Device nodes are usable. With `None`, they are unless files are shown with another owner: that owner would get the
+    /// devices of this machine.
+    pub dev: Option<bool>,
+    /// Set-user-id and set-group-id bits take effect. With `None`, they do unless files are shown with another owner: a
+    /// program of any user would run as that one.
+    pub suid: Option<bool>,
     /// Programs can be executed.
     pub exec: bool,
     /// Symbolic links are followed.
@@ -122,8 +124,8 @@ impl Default for MountOptions {
             remount: false,
             allow_other: false,
             owner: ShownOwner::default(),
-            dev: true,
-            suid: true,
+            dev: None,
+            suid: None,
             exec: true,
             follow_links: true,
             sync: false,
@@ -170,7 +172,7 @@ pub const KNOWN: [(&str, &str); 40] = [
     (
         "uid=N, gid=N",
         "Show all files as owned by this user, this group; the volume keeps its owners, and a new file gets those of \
-         its directory",
+         its directory. Implies nodev and nosuid, unless dev or suid is given",
     ),
     ("squash", "uid= and gid= of the mounting user: access to everything in an image of that user"),
     ("fsname=NAME", "Source shown in the table of mounts, instead of the image"),
@@ -234,10 +236,11 @@ pub const KNOWN: [(&str, &str); 40] = [
 impl MountOptions {
     /// Returns the flags for mount(2).
     pub fn mount_flags(&self) -> MountFlags {
+        let has_own_owners = self.owner == ShownOwner::default();
         let flags = [
             (self.read_only, MountFlags::RDONLY),
-            (!self.dev, MountFlags::NODEV),
-            (!self.suid, MountFlags::NOSUID),
+            (!self.dev.unwrap_or(has_own_owners), MountFlags::NODEV),
+            (!self.suid.unwrap_or(has_own_owners), MountFlags::NOSUID),
             (!self.exec, MountFlags::NOEXEC),
             (!self.follow_links, MountFlags::NOSYMFOLLOW),
             (self.sync, MountFlags::SYNCHRONOUS),
@@ -363,6 +366,21 @@ mod tests {
         for list in ["uid=root", "uid=-1", "gid=4294967295", "uid", "squash=1"] {
             assert!(matches!(parsed(list), Err(OptionError::Value { .. })), "{list}");
         }
+    }
+
+    /// A device node of root's would belong to the shown user, and a program of any user would run as that one.
+    #[test]
+    fn a_shown_owner_gets_neither_devices_nor_set_id_programs_unless_asked() {
+        let flags = |list: &str| {
+            let flags = parsed(list).unwrap().mount_flags();
+            (flags.contains(MountFlags::NODEV), flags.contains(MountFlags::NOSUID))
+        };
+        assert_eq!(flags("allow_other"), (false, false));
+        for list in ["uid=5", "gid=6,allow_other", "squash"] {
+            assert_eq!(flags(list), (true, true), "{list}");
+        }
+        assert_eq!(flags("uid=5,dev"), (false, true));
+        assert_eq!(flags("suid,dev,squash"), (false, false));
     }
 
     #[test]
