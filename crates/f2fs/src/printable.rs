@@ -50,6 +50,29 @@ pub fn message(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// Formats the output of a program in lines: escapes unsafe characters and bytes that are not UTF-8. Line breaks and tabs
+/// stay.
+#[must_use]
+pub fn lines(bytes: &[u8]) -> Cow<'_, str> {
+    let must_escape = |c: char| !matches!(c, '\n' | '\t') && is_unsafe(c);
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(must_escape) => Cow::Borrowed(text),
+        _ => {
+            let mut escaped = String::with_capacity(bytes.len() + 8);
+            for chunk in bytes.utf8_chunks() {
+                chunk.valid().chars().for_each(|c| match must_escape(c) {
+                    true => escaped.extend(c.escape_default()),
+                    false => escaped.push(c),
+                });
+                for byte in chunk.invalid() {
+                    escaped += &format!("\\x{byte:02x}");
+                }
+            }
+            Cow::Owned(escaped)
+        }
+    }
+}
+
 /// Escapes unsafe characters in JSON text, which keeps its meaning: they can only be in strings. Line breaks between
 /// values stay.
 #[must_use]
@@ -112,6 +135,12 @@ mod tests {
         let text = "{\n  \"grün\": \"a\\n\u{7f}\u{9b}31m\u{202e}\"\n}";
         assert_eq!(json(text), "{\n  \"grün\": \"a\\n\\u007f\\u009b31m\\u202e\"\n}");
         assert!(matches!(json("[\n\"文\"\n]"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn lines_and_columns_of_output_stay() {
+        assert!(matches!(lines("a\tb\ngrün\\".as_bytes()), Cow::Borrowed(_)));
+        assert_eq!(lines(b"a\x1b[2J\xff\tb\r\n"), "a\\u{1b}[2J\\xff\tb\\r\n");
     }
 
     #[test]

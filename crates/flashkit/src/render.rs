@@ -63,9 +63,25 @@ pub fn has_no_reader(error: &anyhow::Error) -> bool {
     stdout_error(error).is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Prints the output of `text`.
+/// Output in lines that is safe for a terminal, whatever names are in it. Each write must hold whole characters, as those of
+/// `write!` do.
+struct Lines<W>(W);
+
+impl<W: Write> Write for Lines<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_all(f2fs::printable::lines(bytes).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Prints the output of `text`. Whatever a terminal would obey in it is escaped: names may come from images, records,
+/// profiles and programs.
 pub fn text(text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
-    let mut out = io::BufWriter::new(Stdout::lock());
+    let mut out = Lines(io::BufWriter::new(Stdout::lock()));
     text(&mut out)?;
     out.flush()?;
     Ok(())
@@ -356,6 +372,13 @@ mod tests {
         assert_eq!(plain(b"a\n\\b"), r"a\n\\b");
         assert_eq!(plain(b"a\xff"), r"a\xff");
         assert_eq!(shown(&json(b"a\xff")).count(), 1);
+    }
+
+    #[test]
+    fn text_of_others_is_safe_and_keeps_its_lines() {
+        let mut out = Lines(Vec::new());
+        writeln!(out, "mine\u{1b}]0;t\u{7}\u{9b}31m\u{202e}\t|").unwrap();
+        assert_eq!(String::from_utf8(out.0).unwrap(), "mine\\u{1b}]0;t\\u{7}\\u{9b}31m\\u{202e}\t|\n");
     }
 
     #[test]

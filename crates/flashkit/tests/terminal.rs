@@ -90,6 +90,22 @@ fn names_are_safe_to_show() {
     assert!(fails(dir, &["info", "one"]).contains(r"\u{202e}"));
 }
 
+/// Text that comes from no image, such as the title of a profile, is safe for a terminal, too. (TOML itself escapes the
+/// control characters of ASCII.)
+#[test]
+fn texts_of_profiles_are_safe_to_show() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let profile = ok(dir, &["card", "show", "survey-class4"]);
+    let title = profile.lines().find(|line| line.starts_with("title")).unwrap();
+    let hostile = "title = \"\u{9b}31mred\u{202e}\u{200f}\"";
+    std::fs::write(dir.join("mine.toml"), profile.replace(title, hostile)).unwrap();
+    let call = ["card", "show", "mine.toml"];
+    let shown = ok(dir, &call);
+    assert_safe(shown.as_bytes(), &call);
+    assert!(shown.contains(r"\u{9b}31mred\u{202e}\u{200f}"), "{shown}");
+}
+
 #[test]
 fn errors_of_the_system_have_no_numbers() {
     let dir = tempfile::tempdir().unwrap();
