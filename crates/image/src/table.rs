@@ -130,7 +130,7 @@ impl Table {
                 let numbers: Vec<_> = named.iter().map(|partition| partition.number.to_string()).collect();
                 let what = format!(
                     "the partitions {} all have the name {selector:?}; give a number",
-                    numbers.join(", ")
+                    list(&numbers)
                 );
                 Err(io::Error::new(io::ErrorKind::InvalidInput, what))
             }
@@ -142,13 +142,39 @@ impl Table {
             Some(name) if !name.is_empty() => format!("{} ({name})", partition.number),
             _ => partition.number.to_string(),
         };
-        let known: Vec<String> = self.partitions.iter().take(SHOWN_MAX).map(shown).collect();
-        let known = match self.partitions.len() {
-            0 => "none".to_owned(),
-            1..=SHOWN_MAX => known.join(", "),
-            all => format!("{} and {} more", known.join(", "), all - SHOWN_MAX),
-        };
-        let what = format!("no partition {selector:?}; the {} table has {known}", self.kind);
+        let known: Vec<String> = self.partitions.iter().map(shown).collect();
+        let what = format!("no partition {selector:?}; the {} table has {}", self.kind, list(&known));
         io::Error::new(io::ErrorKind::NotFound, what)
+    }
+}
+
+/// Lists partitions in a message.
+fn list(partitions: &[String]) -> String {
+    match partitions.len() {
+        0 => "none".to_owned(),
+        1..=SHOWN_MAX => partitions.join(", "),
+        all => format!("{} and {} more", partitions[..SHOWN_MAX].join(", "), all - SHOWN_MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_list_a_limited_number_of_partitions() {
+        let partition = |number| Partition {
+            number,
+            name: Some("data".into()),
+            id: None,
+            type_id: String::new(),
+            extents: Vec::new(),
+        };
+        let table =
+            Table { kind: TableKind::Mbr, partitions: (1..=1000).map(partition).collect(), conflict: None };
+        for selector in ["data", "none"] {
+            let error = table.find(selector).unwrap_err().to_string();
+            assert!(error.contains(" and 968 more") && error.len() < 1000, "{error}");
+        }
     }
 }

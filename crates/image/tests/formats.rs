@@ -461,6 +461,29 @@ fn an_l1_entry_without_a_place_is_a_hole_unless_it_has_reserved_bits() {
 }
 
 #[test]
+fn a_write_to_a_cluster_behind_the_end_of_the_file_does_not_extend_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    if run(dir, "qemu-img", &["create", "-q", "-f", "qcow2", "q", "1M"]).is_none() {
+        return;
+    }
+    let image = open(dir, "q", WRITE).unwrap();
+    image.device().write(0, &[7; 512]).and_then(|()| image.device().flush()).unwrap();
+    drop(image);
+    let mut bytes = fs::read(dir.join("q")).unwrap();
+    let entry = |bytes: &[u8], at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
+    let l2 = (entry(&bytes, L1_AT as usize) & (u64::MAX >> 8)) as usize;
+    let far = 1 << 63 | 1 << 40u64;
+    bytes[l2..l2 + 8].copy_from_slice(&u64::to_be_bytes(far));
+    fs::write(dir.join("q"), &bytes).unwrap();
+    let image = open(dir, "q", WRITE).unwrap();
+    let error = image.device().write(0, &[7; 512]).unwrap_err().to_string();
+    assert!(error.contains("cluster 0 lies at byte 1099511627776, behind the end of the file"), "{error}");
+    drop(image);
+    assert_eq!(fs::metadata(dir.join("q")).unwrap().len(), bytes.len() as u64);
+}
+
+#[test]
 fn an_l2_table_of_two_l1_entries_is_not_written() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

@@ -87,8 +87,19 @@ impl Client {
     fn ask(&self, code: u16, offset_bytes: u64, length: u32, data: &[u8], read: &mut [u8]) -> io::Result<()> {
         match self.link.ask(&Command { code, offset_bytes, length }, data, read)? {
             0 => Ok(()),
-            errno => Err(io::Error::from_raw_os_error(errno as i32)),
+            errno => Err(error_of(errno)),
         }
+    }
+}
+
+/// Returns the error of a reply. A number that the protocol does not have is an I/O error: callers repeat a request that is
+/// interrupted, for example.
+fn error_of(errno: u32) -> io::Error {
+    match errno {
+        EPERM | ENOMEM | EINVAL | ENOSPC | EOVERFLOW | ENOTSUP | ESHUTDOWN => {
+            io::Error::from_raw_os_error(errno as i32)
+        }
+        _ => io::Error::from_raw_os_error(EIO as i32),
     }
 }
 
@@ -249,6 +260,14 @@ mod tests {
             }
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    #[test]
+    fn numbers_of_errors_that_the_protocol_lacks_are_errors_of_the_device() {
+        for (errno, wanted) in [(1, 1), (28, 28), (108, 108), (4, 5), (11, 5), (0xFFFF_FFFF, 5)] {
+            assert_eq!(error_of(errno).raw_os_error(), Some(wanted), "{errno}");
+        }
+        assert_ne!(error_of(4).kind(), io::ErrorKind::Interrupted);
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub const ROWS_MAX: usize = 1000;
 pub const UNIT_BYTES: u64 = 4 << 20;
 /// Maximum number of units written in turn.
 pub const UNITS_MAX: u32 = 32;
+/// Maximum number of requests of a row, which the model makes one by one, and a fit many times. Units of 64 MiB have so many
+/// of the smallest.
+const REQUESTS_MAX: u64 = 4 << 20;
 
 /// Direction of the requests of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -291,6 +294,13 @@ fn check(row: &Row, unit_bytes: u64) -> Result<(), String> {
     }
     if units.is_some_and(|units| units > 1) && bytes > unit_bytes {
         return Err(format!("writes of {} in units of {}", size_text(bytes), size_text(unit_bytes)));
+    }
+    let requests = unit_bytes / bytes * u64::from(units.unwrap_or(0));
+    if requests > REQUESTS_MAX {
+        let (bytes, unit) = (size_text(bytes), size_text(unit_bytes));
+        return Err(format!(
+            "writes of {bytes} in units of {unit}: {requests} of them, at most {REQUESTS_MAX} are possible"
+        ));
     }
     if units.is_none() && order == Order::InOrder {
         return Err("sequential requests need a number of units: 1 is a single sequence".into());

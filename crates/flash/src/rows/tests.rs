@@ -208,3 +208,14 @@ proptest::proptest! {
         let _ = parse(&format!("{}{tail}", heads[head]), "it", None);
     }
 }
+
+#[test]
+fn a_row_of_too_many_requests_for_the_model_is_refused() {
+    let row = |unit: &str| {
+        let text = format!("op,order,size,rate,units,unit\nwrite,random,512,1MB/s,32,{unit}\n");
+        parse(&text, "it", None)
+    };
+    row("64M").unwrap();
+    let (line, what) = row("1G").unwrap_err();
+    assert!(line == 2 && what.contains("67108864 of them, at most 4194304"), "{line} {what}");
+}

@@ -252,9 +252,7 @@ impl Qcow2 {
             Mapping::Data(at, _) => {
                 let end = self.file.geometry().size_bytes;
                 if at >= end {
-                    return Err(invalid(format!(
-                        "qcow2: cluster {cluster} lies at byte {at}, behind the end of the file at {end}"
-                    )));
+                    return Err(behind_the_file(cluster, at, end));
                 }
                 // The file may end in the middle of the last cluster.
                 let held = end.saturating_sub(at + within as u64).min(buf.len() as u64) as usize;
@@ -293,9 +291,13 @@ impl Qcow2 {
     fn write_cluster(&self, writer: &mut Writer, cluster: u64, within: usize, buf: &[u8]) -> io::Result<()> {
         let mapping = self.mapping(&mut lock(&self.tables), cluster)?;
         if let Mapping::Data(at, true) = mapping {
+            let file_bytes = self.file.geometry().size_bytes;
+            if at >= file_bytes {
+                return Err(behind_the_file(cluster, at, file_bytes));
+            }
             // The file may end in the middle of the last cluster.
             let end = at + self.header.cluster_bytes();
-            if self.file.geometry().size_bytes < end {
+            if file_bytes < end {
                 self.file.set_size(end)?;
             }
             return self.file.write(at + within as u64, buf);
@@ -458,6 +460,11 @@ impl Qcow2 {
             (_, Some(_)) => Ok(()),
         }
     }
+}
+
+/// Error of a cluster that the file does not have. A write there would make a file of any size.
+fn behind_the_file(cluster: u64, at: u64, end: u64) -> io::Error {
+    invalid(format!("qcow2: cluster {cluster} lies at byte {at}, behind the end of the file at {end}"))
 }
 
 /// Refuses an L1 table in which two entries have one L2 table: a change of one part of the disk would change another.
