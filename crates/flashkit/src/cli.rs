@@ -60,6 +60,9 @@ pub enum Verb {
     Convert(verbs::convert::Args),
     /// List the partitions of a disk image or device, and their content.
     Partitions(verbs::partitions::Args),
+    /// Compare an image with its hash tree of dm-verity.
+    #[command(name = "dmverity")]
+    DmVerity(verbs::dm_verity::Args),
     /// List a directory of a volume.
     Ls(verbs::ls::Args),
     /// Draw the tree of a volume.

@@ -16,7 +16,10 @@ use f2fs::{
 };
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use image::{Format, Source};
+use image::{
+    Format, Source,
+    dm_verity::{self, Trust},
+};
 
 use crate::{
     clock, host, keys,
@@ -160,11 +163,54 @@ pub struct ImageFormat {
     /// Backing file of a qcow2 image, in place of the one that the image names.
     #[arg(long, value_name = "FILE")]
     pub backing: Option<PathBuf>,
+    #[command(flatten)]
+    pub hashes: Hashes,
+}
+
+/// The hash tree of dm-verity by which an image is checked while it is read.
+#[derive(clap::Args, Debug, Clone, Default)]
+pub struct Hashes {
+    /// Root hash of dm-verity, in hexadecimal digits: each block is compared with the hash tree while it is read, and the
+    /// image is never written. `stored` is the one in the image's AVB descriptor, which shows damage and no forgery; a table
+    /// of dm-verity has the place of the tree as well.
+    #[arg(long, value_name = "HASH|stored|TABLE")]
+    pub root_hash: Option<Trust>,
+    /// File or device with the hash tree, if that is not the image itself.
+    #[arg(long, value_name = "FILE", requires = "root_hash")]
+    pub hash_device: Option<PathBuf>,
+    /// First byte of the superblock of veritysetup; without it, the tree of the image's AVB footer, or the start of
+    /// --hash-device.
+    #[arg(long, value_name = "SIZE", requires = "root_hash", value_parser = size::parse)]
+    pub hash_offset: Option<u64>,
 }
 
 fn format_parser() -> impl TypedValueParser<Value = Format> {
     let names = PossibleValuesParser::new(Format::ALL.map(Format::name));
     names.try_map(|name| name.parse::<Format>())
+}
+
+impl Hashes {
+    /// Returns the words of a command line that have the same meaning in another directory. `absolute` makes a path
+    /// absolute.
+    #[cfg_attr(windows, allow(dead_code))]
+    pub fn words(&self, absolute: impl Fn(&Path) -> Result<PathBuf>) -> Result<Vec<OsString>> {
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(trust) = &self.root_hash {
+            words.extend(["--root-hash".into(), trust.to_string().into()]);
+        }
+        if let Some(device) = &self.hash_device {
+            words.extend(["--hash-device".into(), absolute(device)?.into()]);
+        }
+        if let Some(offset) = self.hash_offset {
+            words.extend(["--hash-offset".into(), offset.to_string().into()]);
+        }
+        Ok(words)
+    }
+
+    fn request(&self) -> Option<dm_verity::Request> {
+        let trust = self.root_hash.clone()?;
+        Some(dm_verity::Request { trust, device: self.hash_device.clone(), offset: self.hash_offset })
+    }
 }
 
 impl ImageFormat {
@@ -174,8 +220,12 @@ impl ImageFormat {
             Some(format) => source.with_format(format),
             None => source,
         };
-        match &self.backing {
+        let source = match &self.backing {
             Some(backing) => source.with_backing(backing.clone()),
+            None => source,
+        };
+        match self.hashes.request() {
+            Some(hashes) => source.with_hashes(hashes),
             None => source,
         }
     }

@@ -7,6 +7,7 @@ use block::{Device, FileDevice, InUse, OpenOptions};
 use crate::{
     backing,
     bytes::invalid,
+    dm_verity::Verified,
     extents::{Extent, Extents},
     format::Format,
     source::{Part, Source},
@@ -22,6 +23,8 @@ pub struct Image {
     decoded: Option<Arc<dyn Device>>,
     /// Parts in parts of the disk, from the outermost one.
     parts: Vec<Vec<Extent>>,
+    /// The innermost part, checked by a hash tree.
+    verified: Option<Verified>,
 }
 
 /// The bytes below the formats and parts.
@@ -37,9 +40,13 @@ impl Image {
     ///
     /// # Errors
     /// Those of [`FileDevice::open`]; [`io::ErrorKind::NotFound`] and [`io::ErrorKind::InvalidData`] if the part does not
-    /// exist, or the image or its table is damaged; [`io::ErrorKind::Unsupported`] if the image cannot be changed and
-    /// `options` ask for that.
+    /// exist, or the image, its table or its hash tree is damaged; [`io::ErrorKind::Unsupported`] if the image cannot be
+    /// changed and `options` ask for that, [`io::ErrorKind::ReadOnlyFilesystem`] if that is because of its hash tree.
     pub fn open(source: &Source, options: OpenOptions) -> io::Result<Image> {
+        if options.write && source.hashes().is_some() {
+            let what = "an image that is checked by a hash tree (--root-hash) is only read";
+            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what));
+        }
         let (bottom, decoded) = match serve(source, options)? {
             Some(served) => (Bottom::Served(served), None),
             None => {
@@ -48,7 +55,7 @@ impl Image {
                 (Bottom::File(file), decoded)
             }
         };
-        let mut image = Image { bottom, decoded, parts: Vec::new() };
+        let mut image = Image { bottom, decoded, parts: Vec::new(), verified: None };
         for part in source.parts() {
             let device = image.device();
             let extents = extents_of(&*device, part, options)?;
@@ -56,7 +63,13 @@ impl Image {
             Extents::new(device, extents.iter().copied())?;
             image.parts.push(extents);
         }
+        image.verified = source.hashes().map(|hashes| Verified::open(image.device(), hashes)).transpose()?;
         Ok(image)
+    }
+
+    /// Returns the image as it is checked by its hash tree, if the source names one.
+    pub fn verified(&self) -> Option<&Verified> {
+        self.verified.as_ref()
     }
 
     /// Returns the file or block device at the bottom. `None` for an NBD export.
@@ -72,9 +85,9 @@ impl Image {
         self.whole_file().is_some()
     }
 
-    /// Returns the [file](Self::file) if the image is all of it.
+    /// Returns the [file](Self::file) if the image is all of it, and may be read there.
     pub fn whole_file(&self) -> Option<&Arc<FileDevice>> {
-        self.file().filter(|_| self.decoded.is_none() && self.parts.is_empty())
+        self.file().filter(|_| self.decoded.is_none() && self.parts.is_empty() && self.verified.is_none())
     }
 
     /// Returns true if the file is the disk itself, and not a disk in a format of its own.
@@ -99,10 +112,14 @@ impl Image {
     /// file or export. An image in a format of its own does not use the wrapper.
     pub fn device_over(&self, file: Arc<dyn Device>) -> Arc<dyn Device> {
         let disk = self.decoded.clone().unwrap_or(file);
-        self.parts.iter().fold(disk, |device, extents| {
+        let part = self.parts.iter().fold(disk, |device, extents| {
             let part = Extents::new(device, extents.iter().copied());
             Arc::new(part.expect("the extents were checked as the image was opened"))
-        })
+        });
+        match &self.verified {
+            Some(verified) => Arc::new(verified.again_over(part)),
+            None => part,
+        }
     }
 }
 

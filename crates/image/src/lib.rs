@@ -9,6 +9,7 @@
 mod backing;
 mod beside;
 mod bytes;
+pub mod dm_verity;
 mod extents;
 mod format;
 mod image;

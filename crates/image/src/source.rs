@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::format::Format;
+use crate::{dm_verity, format::Format};
 
 /// Separates the name of a file or device from the name of a partition.
 const MARK: u8 = b'#';
@@ -33,6 +33,7 @@ pub struct Source {
     parts: Vec<Part>,
     format: Option<Format>,
     backing: Option<PathBuf>,
+    hashes: Option<dm_verity::Request>,
 }
 
 impl Source {
@@ -40,7 +41,13 @@ impl Source {
     /// longest part in front of a `#` that exists.
     pub fn parse(text: impl AsRef<OsStr>) -> Source {
         let text = text.as_ref();
-        let source = |path: PathBuf, parts: Vec<Part>| Source { path, parts, format: None, backing: None };
+        let source = |path: PathBuf, parts: Vec<Part>| Source {
+            path,
+            parts,
+            format: None,
+            backing: None,
+            hashes: None,
+        };
         let whole = || source(text.into(), Vec::new());
         if Path::new(text).exists() {
             return whole();
@@ -91,6 +98,18 @@ impl Source {
     #[must_use]
     pub fn with_backing(self, path: PathBuf) -> Source {
         Source { backing: Some(path), ..self }
+    }
+
+    /// Sets the hash tree of dm-verity by which the image, or the part of it, is checked while it is read. It is then never
+    /// written.
+    #[must_use]
+    pub fn with_hashes(self, hashes: dm_verity::Request) -> Source {
+        Source { hashes: Some(hashes), ..self }
+    }
+
+    /// Returns the hash tree by which the image is checked, if there is one.
+    pub fn hashes(&self) -> Option<&dm_verity::Request> {
+        self.hashes.as_ref()
     }
 
     /// Returns the format of the file, if the caller has named it.

@@ -121,6 +121,7 @@ pub fn see_also(name: &str) -> &'static [(&'static str, &'static str)] {
             &[("flashkit-dump", "1"), ("flashkit-json", "7")]
         }
         "flashkit-partitions" => &[("flashkit-info", "1"), ("flashkit-json", "7"), ("sfdisk", "8")],
+        "flashkit-dmverity" => &[("flashkit-json", "7"), ("veritysetup", "8")],
         "flashkit-dump" => &[("flashkit-info", "1"), ("flashkit-json", "7"), ("dump.f2fs", "8")],
         "flashkit-fsck" => {
             &[("flashkit-export", "1"), ("flashkit-json", "7"), ("fsck", "8"), ("fsck.f2fs", "8")]

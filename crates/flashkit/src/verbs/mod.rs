@@ -13,6 +13,7 @@ pub mod convert;
 pub mod cp;
 pub mod defrag;
 pub mod df;
+pub mod dm_verity;
 pub mod du;
 pub mod dump;
 pub mod encrypt;
@@ -92,6 +93,7 @@ pub fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Find(args) => find::run(&args),
         Verb::Du(args) => du::run(&args),
         Verb::Df(args) => df::run(&args),
+        Verb::DmVerity(args) => dm_verity::run(&args),
         Verb::Stat(args) => stat::run(&args),
         Verb::Getfattr(args) => getfattr::run(&args),
         Verb::Dump(args) => dump::run(&args),

@@ -190,6 +190,7 @@ fn daemon_arguments(args: &Args) -> Result<Vec<OsString>> {
     if let Some(backing) = &format.backing {
         list.extend(["--backing".into(), absolute(backing)?.into()]);
     }
+    list.extend(format.hashes.words(absolute)?);
     list.extend(["--".into(), absolute_image(&args.image.image)?, absolute(&args.dir)?.into()]);
     Ok(list)
 }
