@@ -303,6 +303,7 @@ impl Segments {
     fn colocate_nodes(&mut self) -> Result<Option<BlockAddr>> {
         let [nodes, data] = [SegmentType::WarmNode, SegmentType::WarmData].map(|kind| self.logs.get(kind));
         if self.disk.geometry().sections_per_zone == 1 || self.share_zone(nodes.segment, data.segment) {
+            self.fsyncs_apart = 0;
             return Ok(None);
         }
         let (is_ssr, close) = (nodes.mode.is_ssr() || data.mode.is_ssr(), should_colocate(nodes.synced));
@@ -310,15 +311,14 @@ impl Segments {
         if is_ssr || !is_mostly_free(self.free_sections()?, self.disk.geometry().sections) {
             return self.colocate_logs();
         }
-        if !close {
-            return Ok(None);
+        let follow = if close { self.section_to_follow(offset, data)? } else { None };
+        match follow.filter(|segment| self.try_claim_segment(*segment)) {
+            Some(segment) => {
+                self.enter_segment(SegmentType::WarmNode, segment, AllocMode::Append)?;
+                Ok(Some(self.disk.geometry().block(segment, 0)))
+            }
+            None => self.end_separation(),
         }
-        let segment = self.section_to_follow(offset, data)?;
-        let Some(segment) = segment.filter(|segment| self.try_claim_segment(*segment)) else {
-            return Ok(None);
-        };
-        self.enter_segment(SegmentType::WarmNode, segment, AllocMode::Append)?;
-        Ok(Some(self.disk.geometry().block(segment, 0)))
     }
 
     fn share_zone(&self, one: SegNo, other: SegNo) -> bool {
@@ -341,7 +341,7 @@ impl Segments {
     }
 
     /// Returns the first segment of a free section in the zone of `segment`.
-    fn section_beside(&mut self, segment: SegNo, current: &[SegNo]) -> Result<Option<SegNo>> {
+    pub(super) fn section_beside(&mut self, segment: SegNo, current: &[SegNo]) -> Result<Option<SegNo>> {
         if self.disk.geometry().sections_per_zone == 1 {
             return Ok(None);
         }
@@ -455,7 +455,12 @@ impl Segments {
 
     /// Returns the first section of a completely free zone, if `kind` is one of the two logs of fsyncs.
     /// Examines at most [`ZONES_TRIED`] zones.
-    fn free_zone(&mut self, kind: SegmentType, from: SecNo, current: &[SegNo]) -> Result<Option<SecNo>> {
+    pub(super) fn free_zone(
+        &mut self,
+        kind: SegmentType,
+        from: SecNo,
+        current: &[SegNo],
+    ) -> Result<Option<SecNo>> {
         if self.disk.geometry().sections_per_zone == 1 || partner(kind).is_none() {
             return Ok(None);
         }

@@ -88,6 +88,8 @@ pub(crate) struct Segments {
     reservations: Arc<()>,
     /// Blocks that the warm data log has allocated since the last fsync wrote a marked node.
     since_fsync_blocks: u32,
+    /// Fsyncs whose data and nodes were in two zones since both logs were in one.
+    fsyncs_apart: u32,
     /// KiB written over the volume's life before it was opened.
     written_before: u64,
 }
@@ -173,6 +175,7 @@ impl Segments {
             turnover: Turnover::default(),
             reservations: Arc::default(),
             since_fsync_blocks: 0,
+            fsyncs_apart: 0,
             written_before: 0,
         })
     }

@@ -93,6 +93,51 @@ fn nodes_follow_data_into_its_zone_and_are_found_there() {
     assert!(apart <= zones.len() * 2, "{apart} fsyncs wrote to two zones");
 }
 
+/// A stream leaves the data log in a zone without space for the node log. Fsyncs that follow bring the two logs together
+/// again, and roll-forward finds the nodes.
+#[test]
+fn fsyncs_after_a_stream_are_soon_in_one_zone_again() {
+    let base = Arc::new(MemoryDevice::new(256 << 20));
+    let device = Arc::new(Recording::without_data(base.clone()));
+    let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
+    let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes: 256 << 20 }]).unwrap();
+    let volume_options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
+    let mut volume = NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, volume_options())
+        .unwrap()
+        .finish()
+        .unwrap();
+    volume.checkpoint().unwrap();
+    let geometry = *volume.geometry();
+    let mut rng = Rng::new(8);
+    for blocks in [256, 512, 1024, 1400] {
+        let name = format!("f{blocks}").into_bytes();
+        let file = volume.begin(Caller::ADMIN).create(ROOT, &name, &NewNode::new(FILE)).unwrap();
+        volume.begin(Caller::ADMIN).write(file, 0, &vec![0; blocks * 4096]).unwrap();
+        volume.fsync(file, SyncScope::Everything).unwrap();
+        let (mut apart, mut wanted) = (0, vec![0; blocks * 4096]);
+        for n in 0..blocks {
+            let (block, byte) = (rng.below(blocks as u64) as usize, (n % 251) as u8 + 1);
+            device.take_trace();
+            volume.begin(Caller::ADMIN).write(file, block as u64 * 4096, &[byte; 4096]).unwrap();
+            volume.fsync(file, SyncScope::Everything).unwrap();
+            wanted[block * 4096..][..4096].fill(byte);
+            let writes = device.take_trace().into_iter().filter(|request| request.verb == Verb::Write);
+            let addrs = writes.map(|request| BlockAddr((request.offset_bytes / 4096) as u32));
+            let in_main = addrs.filter(|addr| geometry.in_main(*addr));
+            let mut zones: Vec<u32> = in_main.map(|addr| geometry.position(addr).0.0 / 2).collect();
+            zones.dedup();
+            apart += usize::from(zones.len() > 1);
+        }
+        // At most a twelfth of the blocks of two segments, and those fsyncs in which a log moves.
+        assert!(apart <= 1024 / 12 + 8, "{blocks} blocks: {apart} fsyncs wrote to two zones");
+        let left = Engine::open(device.clone(), Options::read_only()).unwrap();
+        assert!(read(&left, file) == wanted, "{blocks} blocks: after the fsyncs without a checkpoint");
+    }
+    volume.unmount().unwrap();
+    drop(volume);
+    model::fsck::fsck(&base).unwrap();
+}
+
 /// Makes a volume with zones of two sections after long use, in which no zone is wholly free. It has a file
 /// of `blocks` blocks.
 fn aged_volume(device: Arc<dyn Device>, bytes: u64, blocks: usize) -> (Engine, Ino) {
