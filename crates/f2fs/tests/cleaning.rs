@@ -4,10 +4,11 @@ mod support;
 
 use std::sync::Arc;
 
-use block::{MemoryDevice, Rng};
+use block::{Counted, Device, MemoryDevice, Rng};
 use f2fs::{
     Error,
     engine::{ActiveLogs, Caller, Engine, InPlace, NewNode, Options, Policy, SyncScope},
+    format::BlockSize,
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::Ino,
 };
@@ -105,6 +106,96 @@ fn cleaning_frees_sections_and_keeps_all_data() {
         let mut content = vec![0; 40_000];
         assert_eq!(volume.read(files[n], 0, &mut content).unwrap(), 30_000);
         assert!(content[..30_000].iter().all(|byte| *byte == n as u8));
+    }
+}
+
+/// Makes a volume of 256 MiB after long use: new files have replaced random others until all blocks were written several
+/// times. Returns a file of `blocks` blocks.
+fn long_used(device: Arc<dyn Device>, sections_per_zone: u32, blocks: usize) -> (Engine, Ino) {
+    const BYTES: u64 = 256 << 20;
+    let shape = mkfs::Options { sections_per_zone, ..mkfs::Options::new([7; 16]) };
+    let plan = Plan::new(&shape, &[DeviceSize { path: String::new(), bytes: BYTES }]).unwrap();
+    let options = Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
+    let mut volume =
+        NewVolume::begin(device, &plan, DeviceContent::Zeroes, options).unwrap().finish().unwrap();
+    let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(file, 0, &vec![1; blocks * 4096]).unwrap();
+    let (mut rng, mut live, mut written) = (Rng::new(3), Vec::new(), 0);
+    let goal = volume.last_checkpoint().user_blocks * 6 / 10;
+    while written < 4 * goal {
+        let name = format!("f{written}");
+        let ino = volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
+        let blocks = 1 + rng.below(300);
+        volume.begin(Caller::ADMIN).write(ino, 0, &vec![2; blocks as usize * 4096]).unwrap();
+        written += blocks;
+        live.push(name);
+        while volume.counters().valid_blocks > goal {
+            let name = live.swap_remove(rng.below(live.len() as u64) as usize);
+            volume.begin(Caller::ADMIN).unlink(ROOT, name.as_bytes()).unwrap();
+        }
+    }
+    volume.checkpoint().unwrap();
+    (volume, file)
+}
+
+/// Free sections run short on a volume that was used for long, although two fifths of it are free. Zones with few valid
+/// blocks are emptied then, so that streams are appended, and after some time hardly anything is left to move.
+#[test]
+fn streams_are_appended_on_a_long_used_volume() {
+    const BLOCKS: usize = 2048;
+    const ROUNDS: u64 = 20;
+    for sections_per_zone in [1, 2] {
+        let base = Arc::new(MemoryDevice::new(256 << 20));
+        let device = Arc::new(Counted::new(base.clone()));
+        let (mut volume, file) = long_used(device.clone(), sections_per_zone, BLOCKS);
+        let mut writes = Vec::new();
+        for round in 0..ROUNDS {
+            device.take_counts();
+            let before = volume.io().written_blocks();
+            for block in 0..BLOCKS as u64 {
+                volume.begin(Caller::ADMIN).write(file, block * 4096, &[round as u8; 4096]).unwrap();
+            }
+            volume.fsync(file, SyncScope::Everything).unwrap();
+            writes.push((device.take_counts().writes, volume.io().written_blocks() - before));
+        }
+        let last = &writes[ROUNDS as usize - 5..];
+        for (requests, blocks) in last {
+            assert!(*requests <= 120, "{sections_per_zone}: {requests} requests of {writes:?}");
+            assert!(*blocks <= BLOCKS as u64 * 12 / 10, "{sections_per_zone}: {blocks} blocks of {writes:?}");
+        }
+        volume.unmount().unwrap();
+        drop(volume);
+        model::fsck::fsck(&base).unwrap();
+        let volume = Engine::open(device, Options::read_only()).unwrap();
+        let mut content = vec![0; BLOCKS * 4096];
+        volume.read(file, 0, &mut content).unwrap();
+        assert!(content.iter().all(|byte| *byte == ROUNDS as u8 - 1));
+    }
+}
+
+/// Cleaning reads adjacent blocks together.
+#[test]
+fn cleaning_reads_neighbours_together() {
+    let device = Arc::new(Counted::new(MemoryDevice::new(128 << 20)));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &vec![1; 3000 * 4096]).unwrap();
+    // In each segment the blocks of some runs of 64 stay.
+    for run in (0..3000 / 128).map(|n| n * 128) {
+        volume.begin(Caller::ADMIN).punch_hole(ino, run * 4096, 64 * 4096).unwrap();
+    }
+    volume.checkpoint().unwrap();
+    device.take_counts();
+    let cleaned = volume.clean(3, Policy::Greedy).unwrap();
+    let reads = device.take_counts().reads;
+    assert!(cleaned.moved_blocks >= 3 * 256, "{cleaned:?}");
+    assert!(reads <= cleaned.moved_blocks / 16, "{reads} reads for {cleaned:?}");
+    volume.unmount().unwrap();
+    let mut content = vec![0; 3000 * 4096];
+    volume.read(ino, 0, &mut content).unwrap();
+    for (n, block) in content.chunks_exact(4096).enumerate() {
+        let byte = if n < 3000 / 128 * 128 && n % 128 < 64 { 0 } else { 1 };
+        assert!(block.iter().all(|one| *one == byte), "block {n}");
     }
 }
 

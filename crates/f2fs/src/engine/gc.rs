@@ -12,11 +12,12 @@ use super::{Candidate, Engine, Policy, benefit, by_age, checkpoint::Reason};
 use crate::{
     Error, Result,
     format::{BLOCKS_PER_SEGMENT, bits, summary::Summary},
-    segments::{SectionCounts, SectionFacts, Segment},
+    segments::{CleaningUnit, SectionCounts, SectionFacts, Segment},
     units::{CheckpointVer, SecNo, SegNo},
 };
 
 use super::{
+    cleaning_reads::ReadAhead,
     pending::{PendingSync, Then, Work},
     write_back::{AfterWriteBack, Scope},
 };
@@ -35,18 +36,18 @@ const FOREGROUND_SECTIONS: u32 = 8;
 /// Number of moved blocks at which an operation stops cleaning and goes on; it empties one section in any
 /// case.
 const FOREGROUND_BLOCKS: u64 = FOREGROUND_SECTIONS as u64 * BLOCKS_PER_SEGMENT as u64;
-/// Number of blocks that are moved between two turns of readers: 128 KiB, each block read by itself.
+/// Number of blocks that are moved between two turns of readers: 128 KiB.
 const SLICE_BLOCKS: u32 = 32;
 /// Maximum number of victims tried for each section to be emptied, if the caller waits for another operation
 /// or will try again.
-const TRIES: usize = 4;
+pub(super) const TRIES: usize = 4;
 /// Number of released blocks that make a checkpoint worthwhile during SSR, because it turns them into holes.
 const FREED_BLOCKS: u64 = 2 * BLOCKS_PER_SEGMENT as u64;
 
 /// Returns true if a checkpoint should be written to make released blocks usable.
 pub(super) fn checkpoint_for_space(sections: SectionCounts, freed_blocks: u64) -> bool {
     (sections.free <= sections.least_free && freed_blocks > 0)
-        || (sections.free <= sections.reserved && freed_blocks >= FREED_BLOCKS)
+        || (sections.free <= sections.least_to_append() && freed_blocks >= FREED_BLOCKS)
 }
 
 /// Minimum time since the last change of a section, in seconds of mounted time (Linux,
@@ -76,11 +77,13 @@ pub(super) struct Uncleanable {
 
 /// Purpose of cleaning, which determines the step after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Purpose {
+pub(super) enum Purpose {
     /// A caller asked for empty sections: a failure is an error.
     Clean,
     /// An operation needs space: a block that cannot be moved is no error.
     Space,
+    /// As `Space`, but before the logs have to fill holes, and only zones with few valid blocks.
+    Append,
 }
 
 /// Step of the search for free sections.
@@ -96,7 +99,7 @@ pub(super) enum SpaceStep {
 
 /// Cleaning in progress. It can pause between any two blocks to give readers a turn.
 pub(super) struct Cleaning {
-    purpose: Purpose,
+    pub(super) purpose: Purpose,
     policy: Policy,
     victims: Victims,
     /// Sections that are considered next if no block of `victims` was moved.
@@ -106,7 +109,9 @@ pub(super) struct Cleaning {
     tries: usize,
     /// Number of moved blocks at which cleaning stops, once a section was emptied.
     blocks: u64,
-    tried: FxHashSet<SecNo>,
+    /// The other sections of the zone that is being cleaned, with [`Purpose::Append`].
+    pub(super) zone: Vec<SecNo>,
+    pub(super) tried: FxHashSet<SecNo>,
     victim: Option<Victim>,
     cleaned: Cleaned,
     failed: Option<Error>,
@@ -119,6 +124,7 @@ pub(super) struct Victim {
     number: SegNo,
     segment: Option<(Segment, Summary)>,
     offset: u16,
+    ahead: ReadAhead,
     pub(super) moved_blocks: u64,
     /// Number of blocks that had to stay.
     pub(super) left_blocks: u64,
@@ -126,12 +132,20 @@ pub(super) struct Victim {
 
 impl Victim {
     pub(super) fn new(section: SecNo, first: SegNo) -> Victim {
-        Victim { section, number: first, segment: None, offset: 0, moved_blocks: 0, left_blocks: 0 }
+        Victim {
+            section,
+            number: first,
+            segment: None,
+            offset: 0,
+            ahead: ReadAhead::default(),
+            moved_blocks: 0,
+            left_blocks: 0,
+        }
     }
 }
 
 impl Cleaning {
-    fn new(purpose: Purpose, sections: u32, policy: Policy, tries: usize) -> Cleaning {
+    pub(super) fn new(purpose: Purpose, sections: u32, policy: Policy, tries: usize) -> Cleaning {
         Cleaning {
             purpose,
             policy,
@@ -140,6 +154,7 @@ impl Cleaning {
             sections,
             tries,
             blocks: u64::MAX,
+            zone: Vec::new(),
             tried: FxHashSet::default(),
             victim: None,
             cleaned: Cleaned::default(),
@@ -149,12 +164,12 @@ impl Cleaning {
 
     /// Returns true if an operation needs the space.
     pub(super) fn is_for_space(&self) -> bool {
-        self.purpose == Purpose::Space
+        self.purpose != Purpose::Clean
     }
 
     fn is_enough(&self) -> bool {
         let Cleaned { sections, moved_blocks } = self.cleaned;
-        sections >= self.sections
+        (sections >= self.sections && self.zone.is_empty())
             || self.tried.len() >= self.tries
             || sections > 0 && moved_blocks >= self.blocks
     }
@@ -268,6 +283,9 @@ impl Engine {
                 let cleaning = Box::new(Cleaning { blocks: FOREGROUND_BLOCKS, ..cleaning });
                 return self.write_back_then(Scope::Everything, AfterWriteBack::Clean(cleaning));
             }
+            if let Some(cleaning) = self.cleaning_to_append(sections)? {
+                return self.write_back_then(Scope::Everything, AfterWriteBack::Clean(cleaning));
+            }
         }
         // Segments that cleaning opened are no reason to look again.
         self.segments_mut().take_opened_segment();
@@ -288,9 +306,10 @@ impl Engine {
         let mut budget_blocks = budget_blocks;
         loop {
             let Some(mut victim) = cleaning.victim.take() else {
-                let victim = match cleaning.is_enough() {
-                    true => None,
-                    false => self.find_victim(cleaning.policy, cleaning.victims, &cleaning.tried)?,
+                let victim = match (cleaning.is_enough(), cleaning.purpose) {
+                    (true, _) => None,
+                    (false, Purpose::Append) => self.next_in_cheap_zone(cleaning)?,
+                    (false, _) => self.find_victim(cleaning.policy, cleaning.victims, &cleaning.tried)?,
                 };
                 let Some(section) = victim else {
                     if let Some(failed) = cleaning.failed.take().filter(|_| cleaning.cleaned.sections == 0) {
@@ -380,7 +399,8 @@ impl Engine {
                 (benefit(policy, it.valid_blocks, blocks, it.mtime, now), Reverse(it.section))
             };
             let usable = |it: &SectionFacts| can_be_cleaned(it.section, it.valid_blocks);
-            return segments.best_section(rank, |it| Some(it).filter(usable).map(rank));
+            return segments
+                .best_section(CleaningUnit::Section, rank, |it| Some(it).filter(usable).map(rank));
         }
         let mut candidates = Vec::new();
         // The segments of a section come one after the other.
@@ -432,7 +452,10 @@ impl Engine {
                 let addr = self.geometry().block(number, offset);
                 let done = match segment.kind.is_node() {
                     true => self.nodes_mut().move_node(number, addr, owner).map(|()| true)?,
-                    false => self.files_mut().move_data(number, addr, owner)?,
+                    false => {
+                        let stored = self.read_to_move(&mut victim.ahead, &segment, addr, offset);
+                        self.files_mut().move_data(number, addr, owner, stored)?
+                    }
                 };
                 victim.offset += 1;
                 victim.moved_blocks += u64::from(done);
@@ -495,7 +518,10 @@ mod tests {
                     (1..blocks).contains(&it.valid_blocks).then(|| rank(it))
                 };
                 let mut all =
-                    vec![SectionFacts { section: SecNo(0), valid_blocks: 0, mtime: 0 }; sections as usize];
+                    vec![
+                        SectionFacts { section: SecNo(0), valid_blocks: 0, used_segments: 0, mtime: 0 };
+                        sections as usize
+                    ];
                 let add = |number: SegNo, segment: &Segment| {
                     let Some(one) = all.get_mut((number.0 / per_section) as usize) else { return };
                     one.section = SecNo(number.0 / per_section);
@@ -505,7 +531,11 @@ mod tests {
                 segments.for_each(add).unwrap();
                 let best = all.into_iter().filter_map(usable).max().map(|(_, section)| section.0);
                 examined.set(0);
-                assert_eq!(segments.best_section(rank, usable).unwrap(), best, "{per_section} {policy:?}");
+                assert_eq!(
+                    segments.best_section(CleaningUnit::Section, rank, usable).unwrap(),
+                    best,
+                    "{per_section} {policy:?}"
+                );
                 assert!(best.is_some());
                 assert!(examined.get() < sections / 2, "{policy:?}: {} of {sections}", examined.get());
             }
@@ -517,6 +547,7 @@ mod tests {
         let sections = |free| SectionCounts { free, least_free: 8, reserved: 20 };
         assert!(checkpoint_for_space(sections(8), 1) && !checkpoint_for_space(sections(8), 0));
         assert!(!checkpoint_for_space(sections(15), 1000) && checkpoint_for_space(sections(15), 1024));
-        assert!(!checkpoint_for_space(sections(21), 1 << 20));
+        assert!(checkpoint_for_space(sections(24), 1024), "before the logs fill holes");
+        assert!(!checkpoint_for_space(sections(25), 1 << 20));
     }
 }

@@ -7,7 +7,9 @@
 
 mod attributes_api;
 mod census;
+mod cheap_zones;
 mod checkpoint;
+mod cleaning_reads;
 mod defragment;
 mod evacuate;
 mod files_api;

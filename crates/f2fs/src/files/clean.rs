@@ -9,8 +9,14 @@ use crate::{
 };
 
 impl Files {
-    /// Moves a block of a file. Returns false if the file is pinned.
-    pub(crate) fn move_data(&mut self, segment: SegNo, addr: BlockAddr, owner: Owner) -> Result<bool> {
+    /// Moves a block of a file, whose content is `stored` if it was read already. Returns false if the file is pinned.
+    pub(crate) fn move_data(
+        &mut self,
+        segment: SegNo,
+        addr: BlockAddr,
+        owner: Owner,
+        stored: Option<&[u8]>,
+    ) -> Result<bool> {
         let node = self.nodes.node(owner.nid)?;
         let (ino, index) = (node.ino(), usize::from(owner.offset));
         let block =
@@ -36,9 +42,14 @@ impl Files {
             return Ok(true);
         }
         drop(inode);
-        let mut bytes = vec![0; self.geometry().block_size.bytes()];
-        self.segments().read_blocks(addr, Place::File(ino, block), &mut bytes)?;
-        self.relocate_stored(ino, slot, block, kind, &bytes)?;
+        match stored {
+            Some(bytes) => self.relocate_stored(ino, slot, block, kind, bytes)?,
+            None => {
+                let mut bytes = vec![0; self.geometry().block_size.bytes()];
+                self.segments().read_blocks(addr, Place::File(ino, block), &mut bytes)?;
+                self.relocate_stored(ino, slot, block, kind, &bytes)?
+            }
+        };
         self.nodes.content_moves_out(ino)?;
         Ok(true)
     }

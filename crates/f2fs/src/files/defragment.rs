@@ -131,7 +131,7 @@ impl Files {
             }
             let owner =
                 Owner { nid: slot.nid, version: self.nodes.version(slot.nid)?, offset: slot.index as u16 };
-            moved += u64::from(self.move_data(self.geometry().position(addr).0, addr, owner)?);
+            moved += u64::from(self.move_data(self.geometry().position(addr).0, addr, owner, None)?);
         }
         Ok((moved, at))
     }

@@ -32,7 +32,7 @@ pub use discards::Discards;
 pub(crate) use recovery::Needed;
 pub(crate) use replace::{FsyncMark, OldBlock, Replaced};
 pub(crate) use segment::Segment;
-pub(crate) use sit::SectionFacts;
+pub(crate) use sit::{CleaningUnit, SectionFacts};
 pub(crate) use space::{Reservation, SectionCounts};
 pub(crate) use summaries::NodeSummaries;
 
@@ -234,13 +234,14 @@ impl Segments {
         self.sit.for_each(self.disk.io(), show)
     }
 
-    /// The section with the highest [rank](sit::Sit::best_section).
+    /// The section with the highest [rank](sit::Sit::best_section), or the first one of the zone with the highest rank.
     pub(crate) fn best_section<R: Ord>(
         &mut self,
+        unit: CleaningUnit,
         bound: impl Fn(SectionFacts) -> R,
         rank: impl Fn(SectionFacts) -> Option<R>,
     ) -> Result<Option<SecNo>> {
-        self.sit.best_section(self.disk.io(), bound, rank)
+        self.sit.best_section(self.disk.io(), unit, bound, rank)
     }
 
     /// The current segments of the logs.

@@ -13,7 +13,7 @@ mod search;
 mod sections;
 
 pub(super) use search::{Facts, Prefree};
-pub(crate) use sections::SectionFacts;
+pub(crate) use sections::{CleaningUnit, SectionFacts};
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -13,6 +13,10 @@ use crate::{
 /// left.
 const LEAST_FREE_SECTIONS: u32 = 8;
 
+/// Number of free sections beyond the reserve that logs may open between two times of upkeep: a write of 4 MiB fills two
+/// segments, and the log of nodes and that of moved data may open one each.
+const SPARE_SECTIONS: u32 = 4;
+
 /// Permission to take blocks, which the volume had when it was given. Only [`Segments::reserve`] gives it.
 #[must_use = "the permission ends when the reservation is dropped"]
 pub(crate) struct Reservation {
@@ -28,6 +32,13 @@ pub(crate) struct SectionCounts {
     pub(crate) least_free: u32,
     /// Number of sections reserved for cleaning.
     pub(crate) reserved: u32,
+}
+
+impl SectionCounts {
+    /// Number of free sections above which the logs append until the next upkeep.
+    pub(crate) fn least_to_append(self) -> u32 {
+        self.reserved.saturating_add(SPARE_SECTIONS)
+    }
 }
 
 impl Segments {
