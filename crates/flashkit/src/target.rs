@@ -178,8 +178,7 @@ pub struct Hashes {
     /// File or device with the hash tree, if that is not the image itself.
     #[arg(long, value_name = "FILE", requires = "root_hash")]
     pub hash_device: Option<PathBuf>,
-    /// First byte of the superblock of veritysetup; without it, the tree of the image's AVB footer, or the start of
-    /// --hash-device.
+    /// First byte of veritysetup's superblock; without it, the AVB footer's tree, or the start of --hash-device.
     #[arg(long, value_name = "SIZE", requires = "root_hash", value_parser = size::parse)]
     pub hash_offset: Option<u64>,
 }
@@ -190,8 +189,7 @@ fn format_parser() -> impl TypedValueParser<Value = Format> {
 }
 
 impl Hashes {
-    /// Returns the words of a command line that have the same meaning in another directory. `absolute` makes a path
-    /// absolute.
+    /// Returns the words of a command line with the same meaning elsewhere. `absolute` makes a path absolute.
     #[cfg_attr(windows, allow(dead_code))]
     pub fn words(&self, absolute: impl Fn(&Path) -> Result<PathBuf>) -> Result<Vec<OsString>> {
         let mut words: Vec<OsString> = Vec::new();
