@@ -197,20 +197,20 @@ impl Setup {
                     block_size: BlockSize::B16K,
                     ..mkfs::Options::new(UUID)
                 };
-                own_volume(&options, &[(String::new(), self.bytes)])?
+                own_volume(&options, &self.settings, &[(String::new(), self.bytes)])?
             }
             Maker::Encrypted(features, contents, names, scheme) => {
                 let options =
                     mkfs::Options { features: mkfs::parse_features(features)?, ..mkfs::Options::new(UUID) };
                 encrypt_root(
-                    own_volume(&options, &[(String::new(), self.bytes)])?,
+                    own_volume(&options, &self.settings, &[(String::new(), self.bytes)])?,
                     (contents, names),
                     scheme,
                 )?
             }
             Maker::OwnOn(devices) => {
                 let devices = devices.iter().map(|(path, mib)| (String::from(*path), mib << 20));
-                own_volume(&mkfs::Options::new(UUID), &devices.collect::<Vec<_>>())?
+                own_volume(&mkfs::Options::new(UUID), &self.settings, &devices.collect::<Vec<_>>())?
             }
         };
         let read = |offset: u64| {
@@ -329,7 +329,12 @@ pub fn load_parts(paths: &[PathBuf]) -> Result<MemoryDevice> {
     Ok(whole)
 }
 
-fn own_volume(options: &mkfs::Options, devices: &[(String, u64)]) -> Result<MemoryDevice> {
+/// Makes a volume whose root directory has the layout that the settings give to every inode.
+fn own_volume(
+    options: &mkfs::Options,
+    settings: &Settings,
+    devices: &[(String, u64)],
+) -> Result<MemoryDevice> {
     let sizes = devices.iter().map(|(path, bytes)| DeviceSize { path: path.clone(), bytes: *bytes });
     let plan = Plan::new(options, &sizes.collect::<Vec<_>>())?;
     let bytes = match plan.superblock.devices.is_empty() {
@@ -337,7 +342,7 @@ fn own_volume(options: &mkfs::Options, devices: &[(String, u64)]) -> Result<Memo
         false => device_bytes(&plan.superblock).sum(),
     };
     let device = Arc::new(MemoryDevice::new(bytes));
-    let options = Options::new(f2fs::units::Time::default);
+    let options = Options { inline_xattr: settings.inline, ..Options::new(f2fs::units::Time::default) };
     mkfs::NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, options)?.finish()?;
     Arc::into_inner(device).context("the volume has released its device")
 }
