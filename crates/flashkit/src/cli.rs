@@ -106,7 +106,7 @@ pub enum Verb {
     /// Report the space saved by compression and the part that can be released.
     Compression(verbs::compression::Args),
     /// Report usage and limits of users, groups and projects, and set limits.
-    Quota(verbs::quota::Args),
+    Quota(Box<verbs::quota::Args>),
     /// Check a volume; -p and -y repair it.
     Fsck(verbs::fsck::Args),
     /// Rescue the files of a damaged volume, without its checkpoint, tables or superblock.
