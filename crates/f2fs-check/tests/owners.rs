@@ -1,9 +1,6 @@
 //! Names and blocks go back to their owners, although the structure that named them is damaged.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use block::{Device, Fault, Faulty, MemoryDevice, Verb};
 use f2fs::{
@@ -22,20 +19,10 @@ mod support;
 #[path = "support/volume.rs"]
 mod volume;
 
-use volume::{BLOCK, Damaged, NOW};
+use volume::{BLOCK, Damaged, NOW, contents};
 
 /// Byte offset of the inode in an entry of a directory.
 const DENTRY_INO: usize = 4;
-
-/// All paths with kind, size and content.
-fn contents(device: &Arc<MemoryDevice>) -> BTreeMap<String, String> {
-    let volume = Engine::open(device.clone(), Options::read_only()).expect("a volume");
-    let entries = model::manifest::manifest_of(&volume).entries.into_iter();
-    let line = |entry: &guest::Entry| {
-        format!("{:?} {} {:?} {:?}", entry.kind, entry.size, entry.sha256, entry.errors)
-    };
-    entries.map(|entry| (format!("{:?}", entry.path), line(&entry))).collect()
-}
 
 /// Plans the repair of what a device shows, and makes it on the volume.
 fn repaired(device: Arc<dyn Device>, target: &Arc<MemoryDevice>) -> Plan {

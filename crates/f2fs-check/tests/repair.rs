@@ -2,7 +2,6 @@
 //! touch is as before, and undo brings the damaged volume back.
 
 use std::{
-    collections::BTreeMap,
     ops::Range,
     sync::{
         Arc,
@@ -29,7 +28,7 @@ mod volume;
 #[path = "support/kept.rs"]
 mod kept;
 
-use volume::{BLOCK, Damaged, NOW};
+use volume::{BLOCK, Damaged, NOW, contents};
 
 /// Kinds that a person has to resolve.
 const REFUSED: [&str; 2] = ["feature-unknown", "resize-unfinished"];
@@ -46,16 +45,6 @@ fn repair_of(device: &Arc<MemoryDevice>) -> Plan {
         Planned::Clean(report) => panic!("nothing to repair: {}", support::lines(&report)),
         Planned::Refused(refusal) => panic!("{}\n{}", refusal.reason, support::lines(&refusal.report)),
     }
-}
-
-/// All paths with kind, size and content.
-fn contents(device: &Arc<MemoryDevice>) -> BTreeMap<String, String> {
-    let volume = Engine::open(device.clone(), Options::read_only()).expect("a volume");
-    let entries = model::manifest::manifest_of(&volume).entries.into_iter();
-    let line = |entry: &guest::Entry| {
-        format!("{:?} {} {:?} {:?}", entry.kind, entry.size, entry.sha256, entry.errors)
-    };
-    entries.map(|entry| (format!("{:?}", entry.path), line(&entry))).collect()
 }
 
 /// Repairs a damaged volume and judges the result. Returns the paths that are not as before.

@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
-use block::{Counted, Device, MemoryDevice, Rng};
+use block::{Counted, MemoryDevice, Rng};
 use f2fs::{
     Error,
     engine::{ActiveLogs, Caller, Engine, InPlace, NewNode, Options, Policy, SyncScope},
@@ -109,35 +109,6 @@ fn cleaning_frees_sections_and_keeps_all_data() {
     }
 }
 
-/// Makes a volume of 256 MiB after long use: new files have replaced random others until all blocks were written several
-/// times. Returns a file of `blocks` blocks.
-fn long_used(device: Arc<dyn Device>, sections_per_zone: u32, blocks: usize) -> (Engine, Ino) {
-    const BYTES: u64 = 256 << 20;
-    let shape = mkfs::Options { sections_per_zone, ..mkfs::Options::new([7; 16]) };
-    let plan = Plan::new(&shape, &[DeviceSize { path: String::new(), bytes: BYTES }]).unwrap();
-    let options = Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let mut volume =
-        NewVolume::begin(device, &plan, DeviceContent::Zeroes, options).unwrap().finish().unwrap();
-    let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-    volume.begin(Caller::ADMIN).write(file, 0, &vec![1; blocks * 4096]).unwrap();
-    let (mut rng, mut live, mut written) = (Rng::new(3), Vec::new(), 0);
-    let goal = volume.last_checkpoint().user_blocks * 6 / 10;
-    while written < 4 * goal {
-        let name = format!("f{written}");
-        let ino = volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
-        let blocks = 1 + rng.below(300);
-        volume.begin(Caller::ADMIN).write(ino, 0, &vec![2; blocks as usize * 4096]).unwrap();
-        written += blocks;
-        live.push(name);
-        while volume.counters().valid_blocks > goal {
-            let name = live.swap_remove(rng.below(live.len() as u64) as usize);
-            volume.begin(Caller::ADMIN).unlink(ROOT, name.as_bytes()).unwrap();
-        }
-    }
-    volume.checkpoint().unwrap();
-    (volume, file)
-}
-
 /// Free sections run short on a volume that was used for long, although two fifths of it are free. Zones with few valid
 /// blocks are emptied then, so that streams are appended, and after some time hardly anything is left to move.
 #[test]
@@ -147,7 +118,7 @@ fn streams_are_appended_on_a_long_used_volume() {
     for sections_per_zone in [1, 2] {
         let base = Arc::new(MemoryDevice::new(256 << 20));
         let device = Arc::new(Counted::new(base.clone()));
-        let (mut volume, file) = long_used(device.clone(), sections_per_zone, BLOCKS);
+        let (mut volume, file) = support::long_used(device.clone(), sections_per_zone, BLOCKS);
         let mut writes = Vec::new();
         for round in 0..ROUNDS {
             device.take_counts();

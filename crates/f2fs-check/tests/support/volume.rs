@@ -2,7 +2,10 @@
 
 #![allow(dead_code)] // each test file uses its own part
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
 use block::{Device, MemoryDevice};
 use f2fs::{
@@ -29,6 +32,16 @@ const FILE: u16 = 0o100_644;
 /// Features of the volume.
 const FEATURES: &str =
     "extra_attr,inode_checksum,flexible_inline_xattr,quota,project_quota,compression,sb_checksum,lost_found";
+
+/// All paths with kind, size and content.
+pub fn contents(device: &Arc<MemoryDevice>) -> BTreeMap<String, String> {
+    let volume = Engine::open(device.clone(), Options::read_only()).expect("a volume");
+    let entries = model::manifest::manifest_of(&volume).entries.into_iter();
+    let line = |entry: &guest::Entry| {
+        format!("{:?} {} {:?} {:?}", entry.kind, entry.size, entry.sha256, entry.errors)
+    };
+    entries.map(|entry| (format!("{:?}", entry.path), line(&entry))).collect()
+}
 
 /// A damaged volume.
 pub struct Damaged {

@@ -11,13 +11,7 @@ fn fsyncs_stay_in_a_zone_and_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     std::fs::File::create(&path).and_then(|file| file.set_len(256 << 20)).unwrap();
-    let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
-    let size = DeviceSize { path: String::new(), bytes: 256 << 20 };
-    let plan = Plan::new(&options, &[size]).unwrap();
-    let volume_options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let new =
-        NewVolume::begin(support::device(&path), &plan, DeviceContent::Zeroes, volume_options()).unwrap();
-    let mut volume = new.finish().unwrap();
+    let mut volume = support::zoned(support::device(&path), 2);
     let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.checkpoint().unwrap();
     let record = |n: u64| [(n % 251) as u8; 4096];
@@ -57,13 +51,7 @@ fn fsyncs_stay_in_a_zone_and_come_back() {
 fn nodes_follow_data_into_its_zone_and_are_found_there() {
     const RECORDS: u64 = 900;
     let device = Arc::new(Recording::without_data(MemoryDevice::new(256 << 20)));
-    let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
-    let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes: 256 << 20 }]).unwrap();
-    let volume_options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let mut volume = NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, volume_options())
-        .unwrap()
-        .finish()
-        .unwrap();
+    let mut volume = support::zoned(device.clone(), 2);
     let file = volume.begin(Caller::ADMIN).create(ROOT, b"a.db", &NewNode::new(FILE)).unwrap();
     volume.begin(Caller::ADMIN).write(file, 0, &[0; 40 * 4096]).unwrap();
     volume.checkpoint().unwrap();
@@ -99,13 +87,7 @@ fn nodes_follow_data_into_its_zone_and_are_found_there() {
 fn fsyncs_after_a_stream_are_soon_in_one_zone_again() {
     let base = Arc::new(MemoryDevice::new(256 << 20));
     let device = Arc::new(Recording::without_data(base.clone()));
-    let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
-    let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes: 256 << 20 }]).unwrap();
-    let volume_options = || Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let mut volume = NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, volume_options())
-        .unwrap()
-        .finish()
-        .unwrap();
+    let mut volume = support::zoned(device.clone(), 2);
     volume.checkpoint().unwrap();
     let geometry = *volume.geometry();
     let mut rng = Rng::new(8);
@@ -140,31 +122,8 @@ fn fsyncs_after_a_stream_are_soon_in_one_zone_again() {
 
 /// Makes a volume with zones of two sections after long use, in which no zone is wholly free. It has a file
 /// of `blocks` blocks.
-fn aged_volume(device: Arc<dyn Device>, bytes: u64, blocks: usize) -> (Engine, Ino) {
-    let options = mkfs::Options { sections_per_zone: 2, ..mkfs::Options::new([7; 16]) };
-    let plan = Plan::new(&options, &[DeviceSize { path: String::new(), bytes }]).unwrap();
-    let volume_options = Options { in_place: InPlace::Never, ..Options::new(|| support::NOW) };
-    let mut volume =
-        NewVolume::begin(device, &plan, DeviceContent::Zeroes, volume_options).unwrap().finish().unwrap();
-    let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
-    volume.begin(Caller::ADMIN).write(file, 0, &vec![1; blocks * 4096]).unwrap();
-    // New files replace random others until all blocks were written several times.
-    let (mut rng, mut live) = (Rng::new(3), Vec::new());
-    let goal = volume.last_checkpoint().user_blocks * 6 / 10;
-    let mut written = 0;
-    while written < 4 * goal {
-        let name = format!("f{written}");
-        let ino = volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
-        let blocks = 1 + rng.below(300);
-        volume.begin(Caller::ADMIN).write(ino, 0, &vec![2; blocks as usize * 4096]).unwrap();
-        written += blocks;
-        live.push(name);
-        while volume.counters().valid_blocks > goal {
-            let name = live.swap_remove(rng.below(live.len() as u64) as usize);
-            volume.begin(Caller::ADMIN).unlink(ROOT, name.as_bytes()).unwrap();
-        }
-    }
-    volume.checkpoint().unwrap();
+fn aged_volume(device: Arc<dyn Device>, blocks: usize) -> (Engine, Ino) {
+    let (volume, file) = support::long_used(device, 2, blocks);
     let last = volume.last_checkpoint();
     assert!(last.free_segments <= 2 * last.reserved_segments, "{} free segments", last.free_segments);
     (volume, file)
@@ -176,7 +135,7 @@ fn fsyncs_find_a_zone_on_an_aged_volume() {
     const RECORDS: u64 = 1500;
     const BLOCKS: usize = 600;
     let device = Arc::new(Recording::without_data(MemoryDevice::new(256 << 20)));
-    let (mut volume, file) = aged_volume(device.clone(), 256 << 20, BLOCKS);
+    let (mut volume, file) = aged_volume(device.clone(), BLOCKS);
     let geometry = *volume.geometry();
     let (mut rng, mut apart, mut zones) = (Rng::new(4), 0, Vec::<u32>::new());
     for n in 0..RECORDS {
@@ -207,7 +166,7 @@ fn fsyncs_on_an_aged_volume_survive_cuts() {
     const BYTES: u64 = 112 << 20;
     let cuts = std::env::var("AGED_CUTS").map_or(24, |cuts| cuts.parse().unwrap());
     let base = Arc::new(MemoryDevice::new(BYTES));
-    let (mut volume, file) = aged_volume(base.clone(), BYTES, BLOCKS);
+    let (mut volume, file) = aged_volume(base.clone(), BLOCKS);
     volume.unmount().unwrap();
     drop(volume);
 

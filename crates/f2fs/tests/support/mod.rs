@@ -11,12 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use block::{Device, FileDevice, OpenOptions};
+use block::{Device, FileDevice, OpenOptions, Rng};
 use f2fs::{
-    engine::{Engine, Options},
+    engine::{Caller, Engine, InPlace, NewNode, Options},
     format::BlockSize,
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
-    units::Time,
+    units::{Ino, Time},
 };
 
 /// A fixed time, so that runs repeat.
@@ -80,6 +80,44 @@ pub fn format_on(device: Arc<dyn Device>, features: &[&str], block_size: BlockSi
     let made = NewVolume::begin(device, &plan, DeviceContent::Zeroes, Options::new(|| NOW))
         .expect("there is space for a root");
     made.finish().expect("the volume is written")
+}
+
+/// Makes a volume on a device of zeroes with our own code. Its zones have some sections, and nothing is overwritten in place.
+pub fn zoned(device: Arc<dyn Device>, sections_per_zone: u32) -> Engine {
+    let shape = mkfs::Options { sections_per_zone, ..mkfs::Options::new([7; 16]) };
+    let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
+    let plan = Plan::new(&shape, &[size]).expect("the size fits");
+    let options = Options { in_place: InPlace::Never, ..Options::new(|| NOW) };
+    let made = NewVolume::begin(device, &plan, DeviceContent::Zeroes, options);
+    made.expect("there is space for a root").finish().expect("the volume is written")
+}
+
+/// Makes a volume such as [`zoned`] after long use: new files have replaced random others until all blocks were written
+/// several times. It has a file of `blocks` blocks.
+pub fn long_used(device: Arc<dyn Device>, sections_per_zone: u32, blocks: usize) -> (Engine, Ino) {
+    let mut volume = zoned(device, sections_per_zone);
+    let root = volume.superblock().root_ino;
+    let create = |volume: &mut Engine, name: &[u8], content: &[u8]| {
+        let ino = volume.begin(Caller::ADMIN).create(root, name, &NewNode::new(0o100_644)).expect("a file");
+        volume.begin(Caller::ADMIN).write(ino, 0, content).expect("space");
+        ino
+    };
+    let file = create(&mut volume, b"file", &vec![1; blocks * 4096]);
+    let (mut rng, mut live, mut written) = (Rng::new(3), Vec::new(), 0);
+    let goal = volume.last_checkpoint().user_blocks * 6 / 10;
+    while written < 4 * goal {
+        let name = format!("f{written}");
+        let blocks = 1 + rng.below(300);
+        create(&mut volume, name.as_bytes(), &vec![2; blocks as usize * 4096]);
+        written += blocks;
+        live.push(name);
+        while volume.counters().valid_blocks > goal {
+            let name = live.swap_remove(rng.below(live.len() as u64) as usize);
+            volume.begin(Caller::ADMIN).unlink(root, name.as_bytes()).expect("it is there");
+        }
+    }
+    volume.checkpoint().expect("there is space");
+    (volume, file)
 }
 
 fn tool(name: &str) -> Command {

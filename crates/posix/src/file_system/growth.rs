@@ -143,15 +143,21 @@ mod tests {
         (device, FileSystem::new(volume, image, Settings::default()))
     }
 
-    /// The queue of discards ends with the old size. Without a turn in between, readers would wait for the device.
-    #[test]
-    fn readers_have_the_volume_while_a_growth_waits_for_a_discard() {
-        let inner = Arc::new(MemoryDevice::new(96 * MIB));
+    /// Returns a device of 96 MiB whose first 64 MiB are a volume.
+    fn on_larger_device() -> Arc<MemoryDevice> {
+        let device = Arc::new(MemoryDevice::new(96 * MIB));
         let small = Arc::new(MemoryDevice::new(64 * MIB));
         drop(format(&small, ""));
         let mut bytes = vec![0; 64 << 20];
         small.read(0, &mut bytes).unwrap();
-        inner.write(0, &bytes).unwrap();
+        device.write(0, &bytes).unwrap();
+        device
+    }
+
+    /// The queue of discards ends with the old size. Without a turn in between, readers would wait for the device.
+    #[test]
+    fn readers_have_the_volume_while_a_growth_waits_for_a_discard() {
+        let inner = on_larger_device();
         let ((begun, has_begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
         let (ends, flushes) = (Mutex::new(ends), Arc::new(AtomicUsize::new(0)));
         let counted = flushes.clone();
@@ -233,12 +239,7 @@ mod tests {
     #[test]
     fn a_volume_whose_tables_could_not_be_changed_can_be_read_and_refuses_changes() {
         for (verb, nth) in [(Verb::Write, 1), (Verb::Flush, 2), (Verb::Flush, 4)] {
-            let device = Arc::new(MemoryDevice::new(96 * MIB));
-            let small = Arc::new(MemoryDevice::new(64 * MIB));
-            drop(format(&small, ""));
-            let mut bytes = vec![0; 64 << 20];
-            small.read(0, &mut bytes).unwrap();
-            device.write(0, &bytes).unwrap();
+            let device = on_larger_device();
             let faulty = Arc::new(Faulty::new(device.clone(), vec![Fault::ErrorAt { verb, nth }]));
             let volume = Engine::open(faulty, Options::new(Time::default)).unwrap();
             let fs = FileSystem::new(volume, Weak::new(), Settings::default());
