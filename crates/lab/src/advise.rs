@@ -11,7 +11,7 @@ use flash::{
 };
 
 use crate::{
-    plan::{Costs, Plan},
+    plan::{Checks, Costs, Plan},
     record::{Record, Records},
     report::{self, Scores},
     rivals::FileSystem,
@@ -131,6 +131,7 @@ impl Tried<'_> {
         let plan = Plan {
             cards: cards.to_vec(),
             costs: Costs::LeftOut,
+            checks: Checks::LeftOut,
             jobs: self.search.jobs,
             ..Plan::of(cells, Scale::of_file(FILE_BYTES), self.search.work.clone())
         };

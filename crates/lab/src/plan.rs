@@ -213,6 +213,8 @@ pub struct Plan {
     pub workloads: BTreeMap<String, OwnWorkload>,
     /// Measurement of the costs of the machine.
     pub costs: Costs,
+    /// Check of each volume after its experiment.
+    pub checks: Checks,
     /// Directory for the cards' data while a cell runs.
     pub work: PathBuf,
     /// Number of cells to run in parallel.
@@ -225,6 +227,15 @@ pub enum Costs {
     /// They are measured.
     Measured,
     /// They are left out.
+    LeftOut,
+}
+
+/// Check of a volume after its experiment, by the file system's own checker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checks {
+    /// It is made.
+    Made,
+    /// It is left out: only the figures are wanted.
     LeftOut,
 }
 
@@ -243,6 +254,7 @@ impl Plan {
             kernels: BTreeMap::new(),
             workloads: BTreeMap::new(),
             costs: Costs::Measured,
+            checks: Checks::Made,
             work,
             jobs: 1,
         }

@@ -20,7 +20,7 @@ use flash::Pace;
 use crate::{
     check::Check,
     experiment::{Experiment, How, OwnRun},
-    plan::{Cell, Costs, Plan},
+    plan::{Cell, Checks, Costs, Plan},
     record::{DEVICE_CLOCK, FORM, INDICATIVE_CLOCK, Made, Record, Records, Versions, digest},
     stop::Stop,
     systems::{OURS, Setting, suited},
@@ -278,7 +278,10 @@ fn measure_on(plan: &Plan, setting: &Setting, image: &Path, record: &mut Record)
     record.wear = target.wear();
     drop(target);
     done?;
-    record.check = Check::of(&setting.file_system, image);
+    record.check = match plan.checks {
+        Checks::Made => Check::of(&setting.file_system, image),
+        Checks::LeftOut => Check::NotChecked { why: "checks are left out".into() },
+    };
     Ok(())
 }
 

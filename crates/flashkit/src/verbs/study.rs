@@ -19,7 +19,7 @@ use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use lab::{
     experiment::Experiment,
     matrix::{Matrix, Reach},
-    plan::{self, Cell, Costs, Plan},
+    plan::{self, Cell, Checks, Costs, Plan},
     preset::Preset,
     record::{Record, Records},
     report,
@@ -459,6 +459,7 @@ impl Args {
             kernels: BTreeMap::new(),
             workloads: BTreeMap::new(),
             costs: Costs::Measured,
+            checks: Checks::Made,
             work: self.work(),
             jobs: self.jobs(),
         })

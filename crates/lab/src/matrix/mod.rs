@@ -23,7 +23,7 @@ pub use self::{
 };
 use crate::{
     experiment::Experiment,
-    plan::{Age, Cell, Costs, Plan},
+    plan::{Age, Cell, Checks, Costs, Plan},
     preset::Preset,
     rivals::FileSystem,
     scale::Scale,
@@ -109,6 +109,7 @@ impl Matrix {
             kernels: self.kernels.clone(),
             workloads: self.workloads.iter().map(|(name, (_, it))| (name.clone(), it.clone())).collect(),
             costs: if self.costs { Costs::Measured } else { Costs::LeftOut },
+            checks: Checks::Made,
             jobs,
             ..Plan::of(self.cells(guest.as_ref()), scale.with_dirty(self.dirty_percent), work)
         }

@@ -1,5 +1,6 @@
-//! The options that our file system gets on a card: those that the probe advises for mixed use after it has measured the
-//! card, as for a user. The card's true figures are not used.
+//! The options that our file system gets on a card: those that the rules of the probe derive after it has measured the
+//! card. The card's true figures are not used. A cell is often a process of its own, so it does not compare shapes as the
+//! verb does for a user: that takes twenty times as long as a small cell.
 
 use std::{
     collections::HashMap,
@@ -13,7 +14,7 @@ use flash::{
     random_profiles,
 };
 
-use crate::{advise::Search, rivals::FileSystem, tune::Purpose};
+use crate::rivals::FileSystem;
 
 /// Advice by the text of the profile. A probe takes seconds, and a study has many cells on one card.
 static PROBED: Mutex<Option<HashMap<String, Advice>>> = Mutex::new(None);
@@ -32,11 +33,10 @@ pub fn suited(spec: &FileSystem, profile: &Profile) -> io::Result<FileSystem> {
     Ok(spec.clone().made(&["-s", &section, "-z", &zone]).mounted(&advice.mount_options))
 }
 
-/// Probes a clone of the card, which is full of data, with the budget that `probe --write` has by default, and compares
-/// shapes on a model of what was found.
+/// Probes a clone of the card, which is full of data, with the budget that `probe --write` has by default.
 ///
 /// # Errors
-/// As [`suited`]; a temporary file cannot be made.
+/// As [`suited`].
 pub fn advice(profile: &Profile) -> io::Result<Advice> {
     // The lock is held meanwhile, so that cells that start together probe once.
     let mut probed = PROBED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,9 +45,7 @@ pub fn advice(profile: &Profile) -> io::Result<Advice> {
     if let Some(advice) = known.get(&text) {
         return Ok(advice.clone());
     }
-    let mut found = findings(profile)?;
-    found.measured = Search::new(Purpose::Mixed, std::env::temp_dir()).of_findings(&found, &mut |_| {})?;
-    let advice = found.advice();
+    let advice = findings(profile)?.advice();
     known.insert(text, advice.clone());
     Ok(advice)
 }
