@@ -3,6 +3,9 @@
 # Finds the cargo of rustup in a shell that does not have it in its path yet, before an older one of the distribution.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
+# A state for incremental builds takes more room than the programs, and a first build does not profit by it.
+export CARGO_INCREMENTAL ?= 0
+
 .PHONY: setup programs test study bench lint targets try-targets try-scale unit hostile golden install deb release
 
 ## setup: install what is missing on Debian or Ubuntu

@@ -21,7 +21,6 @@ use f2fs::{
         inode::{flag, inline},
         sit::SegmentType,
     },
-    mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino, Nid},
 };
 use model::setup::{copy, store};
