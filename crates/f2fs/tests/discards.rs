@@ -231,6 +231,6 @@ fn no_log_waits_for_a_discard_that_panicked() {
     // More than is free elsewhere: a log needs the segments of the discard.
     let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
     volume.begin(Caller::ADMIN).write(ino, 0, &vec![2; 74 << 20]).unwrap();
-    volume.discards().close();
+    volume.discards().stop();
     volume.unmount().unwrap();
 }

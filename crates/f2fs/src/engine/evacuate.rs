@@ -62,22 +62,22 @@ impl Engine {
         };
         let (from, to) = (whole(from), whole(to));
         let common = from.start.max(to.start)..from.end.min(to.end);
-        let closed = [0..to.start, common, to.end..segments];
-        self.empty(from, &closed, tell)
+        let disabled = [0..to.start, common, to.end..segments];
+        self.empty(from, &disabled, tell)
     }
 
-    /// Moves all blocks out of `segments`, while nothing is allocated in the `closed` ranges. Returns their number.
+    /// Moves all blocks out of `segments`, while nothing is allocated in the `disabled` ranges. Returns their number.
     fn empty(
         &mut self,
         segments: Range<u32>,
-        closed: &[Range<u32>],
+        disabled: &[Range<u32>],
         tell: &mut dyn FnMut(u64),
     ) -> Result<u64> {
         // Blocks that the last checkpoint does not need become usable first.
         self.admit_change()?;
         self.write_checkpoint(Reason::Sync)?;
         self.admit_change()?;
-        self.segments_mut().close_segments(closed)?;
+        self.segments_mut().disable_segments(disabled)?;
         let per_section = self.geometry().segments_per_section;
         let mut moved = 0;
         for section in (segments.start / per_section..segments.end / per_section).map(SecNo) {

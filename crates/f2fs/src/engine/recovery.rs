@@ -109,7 +109,7 @@ impl Engine {
         let chain = if is_wanted { self.read_chain()? } else { Chain::default() };
         let reason = self.read_only_reason().unwrap_or_default().to_owned();
         // What this recovery frees is free in memory only. The device must keep it.
-        self.discards().close();
+        self.discards().stop();
         self.disk_mut().write_to_memory();
         self.take_over(&chain)?;
         self.disk_mut().refuse_changes(reason);

@@ -39,7 +39,7 @@ impl Engine {
     pub(crate) fn replace(&mut self, changed: Result<()>, fresh: Result<Engine>) -> Result<()> {
         self.is_syncing = false;
         // Nothing must discard a block that the volume takes from now on.
-        self.discards().close();
+        self.discards().stop();
         let failed = match fresh {
             Ok(mut fresh) => {
                 fresh.names_mut().hold_like(self.names());

@@ -18,7 +18,7 @@ use crate::{
     units::{BlockAddr, SecNo, SegNo},
 };
 
-/// Number of summaries of closed segments at which they are written together.
+/// Number of summaries of left segments at which they are written together.
 const SUMMARIES_MAX: usize = 256;
 
 /// Number of SSR segments with unreadable summaries after which a search fails: each may take seconds. The
@@ -207,13 +207,13 @@ impl Segments {
         self.avoid = segments.into_iter().flatten().collect();
     }
 
-    /// Segments that no log may open now.
-    pub(super) fn closed_segments(&self) -> Vec<SegNo> {
-        self.closed_segments_with(&self.discarded_segments())
+    /// The *unavailable* segments, which no log may open now.
+    pub(super) fn unavailable_segments(&self) -> Vec<SegNo> {
+        self.unavailable_segments_with(&self.discarded_segments())
     }
 
-    /// Segments that no log may open as long as discards of `discarded` are in flight.
-    fn closed_segments_with(&self, discarded: &[SegNo]) -> Vec<SegNo> {
+    /// The unavailable segments as long as discards of `discarded` are in flight.
+    fn unavailable_segments_with(&self, discarded: &[SegNo]) -> Vec<SegNo> {
         [&self.logs.segments(), &*self.avoid, &*self.unreadable, discarded].concat()
     }
 
@@ -235,16 +235,16 @@ impl Segments {
         opened.map(|()| kind)
     }
 
-    /// Closes the segment of a log and opens the next one.
+    /// Opens the next segment of a log.
     pub(super) fn open_segment(&mut self, kind: SegmentType, prefree: Prefree) -> Result<()> {
         let (old, synced) = (self.logs.get(kind).segment, self.logs.get(kind).synced);
         let mut tries = 0;
         let (segment, mode) = loop {
             let discarded = self.discarded_segments();
-            let current = self.closed_segments_with(&discarded);
-            let next = match self.next_of_section(old, &current)? {
+            let unavailable = self.unavailable_segments_with(&discarded);
+            let next = match self.next_of_section(old, &unavailable)? {
                 Some(next) => Some((next, AllocMode::Append)),
-                None => self.find_segment(kind, old, &current, prefree)?,
+                None => self.find_segment(kind, old, &unavailable, prefree)?,
             };
             let Some((segment, mode)) = next else {
                 if tries == 0 && !self.unreadable.is_empty() {
@@ -306,12 +306,12 @@ impl Segments {
             self.fsyncs_apart = 0;
             return Ok(None);
         }
-        let (is_ssr, close) = (nodes.mode.is_ssr() || data.mode.is_ssr(), should_colocate(nodes.synced));
+        let (is_ssr, colocate) = (nodes.mode.is_ssr() || data.mode.is_ssr(), should_colocate(nodes.synced));
         let (offset, data) = (nodes.offset, data.segment);
         if is_ssr || !is_mostly_free(self.free_sections()?, self.disk.geometry().sections) {
             return self.colocate_logs();
         }
-        let follow = if close { self.section_to_follow(offset, data)? } else { None };
+        let follow = if colocate { self.section_to_follow(offset, data)? } else { None };
         match follow.filter(|segment| self.try_claim_segment(*segment)) {
             Some(segment) => {
                 self.enter_segment(SegmentType::WarmNode, segment, AllocMode::Append)?;
@@ -332,28 +332,28 @@ impl Segments {
         if self.disk.geometry().sections_per_zone == 1 {
             return Ok(None);
         }
-        let current = self.closed_segments();
-        let free_sections = self.sit.free_sections(self.disk.io(), &current)?;
+        let unavailable = self.unavailable_segments();
+        let free_sections = self.sit.free_sections(self.disk.io(), &unavailable)?;
         match leaves_early(offset, free_sections, self.disk.geometry().sections) {
-            true => self.section_beside(there, &current),
+            true => self.section_beside(there, &unavailable),
             false => Ok(None),
         }
     }
 
     /// Returns the first segment of a free section in the zone of `segment`.
-    pub(super) fn section_beside(&mut self, segment: SegNo, current: &[SegNo]) -> Result<Option<SegNo>> {
+    pub(super) fn section_beside(&mut self, segment: SegNo, unavailable: &[SegNo]) -> Result<Option<SegNo>> {
         if self.disk.geometry().sections_per_zone == 1 {
             return Ok(None);
         }
         for section in self.disk.geometry().zone_of(self.disk.geometry().section_of(segment)) {
-            if self.sit.is_section_free(self.disk.io(), section, current, Prefree::Excluded)? {
+            if self.sit.is_section_free(self.disk.io(), section, unavailable, Prefree::Excluded)? {
                 return Ok(Some(SegNo(section.0 * self.disk.geometry().segments_per_section)));
             }
         }
         Ok(None)
     }
 
-    /// Closes the segment of a log and continues in `segment`.
+    /// Moves a log from its segment to `segment`.
     pub(super) fn enter_segment(&mut self, kind: SegmentType, segment: SegNo, mode: AllocMode) -> Result<()> {
         let old = self.logs.get(kind).segment;
         self.claim_segment(segment);
@@ -371,10 +371,10 @@ impl Segments {
         self.sit.set_kind(self.disk.io(), segment, kind)?;
         (self.opened_segment, self.spare_sections) = (true, None);
         let log = self.logs.get_mut(kind);
-        let closed = std::mem::replace(&mut log.summary, summary);
+        let left = std::mem::replace(&mut log.summary, summary);
         (log.segment, log.offset, log.mode, log.synced) = (segment, offset, mode, 0);
         log.summary.is_node = kind.is_node();
-        self.summaries.insert(old, closed);
+        self.summaries.insert(old, left);
         if self.summaries.len() >= SUMMARIES_MAX {
             // On failure they stay in memory, and the checkpoint tries again.
             let result = self.write_summaries();
@@ -384,13 +384,13 @@ impl Segments {
     }
 
     /// Returns the segment after `old` if it is free and in the same section.
-    fn next_of_section(&mut self, old: SegNo, current: &[SegNo]) -> Result<Option<SegNo>> {
+    fn next_of_section(&mut self, old: SegNo, unavailable: &[SegNo]) -> Result<Option<SegNo>> {
         let next = SegNo(old.0 + 1);
         let same_section = self.disk.geometry().section_of(next) == self.disk.geometry().section_of(old);
         let free = same_section
             && next.0 < self.disk.geometry().segments
-            && !current.contains(&next)
-            && !self.sit.is_closed(next)
+            && !unavailable.contains(&next)
+            && !self.sit.is_disabled(next)
             && self.sit.segment(self.disk.io(), next)?.is_free();
         Ok(free.then_some(next))
     }
@@ -399,31 +399,32 @@ impl Segments {
         &mut self,
         kind: SegmentType,
         old: SegNo,
-        current: &[SegNo],
+        unavailable: &[SegNo],
         prefree: Prefree,
     ) -> Result<Option<(SegNo, AllocMode)>> {
-        let free_sections = self.sit.free_sections(self.disk.io(), current)?;
+        let free_sections = self.sit.free_sections(self.disk.io(), unavailable)?;
         if next_mode(free_sections, self.reserved_sections()) == AllocMode::Ssr {
             let shared = match kind {
-                SegmentType::WarmData => self.holes_to_colocate(current)?,
+                SegmentType::WarmData => self.holes_to_colocate(unavailable)?,
                 _ => None,
             };
             if let Some(segment) = shared {
                 return Ok(Some((segment, AllocMode::Ssr)));
             }
-            if let Some(segment) = self.find_holes(kind, current, Holes::InUse)? {
+            if let Some(segment) = self.find_holes(kind, unavailable, Holes::InUse)? {
                 return Ok(Some((segment, AllocMode::Ssr)));
             }
         }
         if let Some(partner) = partner(kind) {
             let log = self.logs.get(partner);
             let (there, offset) = (log.segment, log.offset);
-            let close = should_colocate(self.logs.get(SegmentType::WarmNode).synced);
+            let colocate = should_colocate(self.logs.get(SegmentType::WarmNode).synced);
             let nodes = kind == SegmentType::WarmNode;
             // If the data log is about to leave its segment, the node log opens a zone that the data log
             // joins.
-            let begins = close && nodes && leaves_early(offset, free_sections, self.disk.geometry().sections);
-            let zones: &[SegNo] = match (close, nodes) {
+            let begins =
+                colocate && nodes && leaves_early(offset, free_sections, self.disk.geometry().sections);
+            let zones: &[SegNo] = match (colocate, nodes) {
                 (true, true) if begins => &[],
                 // If there is no room, the node log opens a zone that the data log may join.
                 (true, true) => &[there],
@@ -433,23 +434,23 @@ impl Segments {
                 (false, _) => &[old, there],
             };
             for zone in zones {
-                if let Some(segment) = self.section_beside(*zone, current)? {
+                if let Some(segment) = self.section_beside(*zone, unavailable)? {
                     return Ok(Some((segment, AllocMode::Append)));
                 }
             }
         }
         let from = self.disk.geometry().section_of(SegNo((old.0 + 1) % self.disk.geometry().segments));
-        let section = match self.free_zone(kind, from, current)? {
+        let section = match self.free_zone(kind, from, unavailable)? {
             Some(section) => Some(section),
-            None => self.sit.find_free_section(self.disk.io(), from, current, prefree)?,
+            None => self.sit.find_free_section(self.disk.io(), from, unavailable, prefree)?,
         };
         match section {
             Some(section) => {
                 Ok(Some((SegNo(section.0 * self.disk.geometry().segments_per_section), AllocMode::Append)))
             }
-            None => {
-                Ok(self.find_holes(kind, current, Holes::Prefree)?.map(|segment| (segment, AllocMode::Ssr)))
-            }
+            None => Ok(self
+                .find_holes(kind, unavailable, Holes::Prefree)?
+                .map(|segment| (segment, AllocMode::Ssr))),
         }
     }
 
@@ -459,24 +460,26 @@ impl Segments {
         &mut self,
         kind: SegmentType,
         from: SecNo,
-        current: &[SegNo],
+        unavailable: &[SegNo],
     ) -> Result<Option<SecNo>> {
         if self.disk.geometry().sections_per_zone == 1 || partner(kind).is_none() {
             return Ok(None);
         }
         let mut from = from;
         for _ in 0..ZONES_TRIED {
-            let Some(found) = self.sit.find_free_section(self.disk.io(), from, current, Prefree::Excluded)?
+            let Some(found) =
+                self.sit.find_free_section(self.disk.io(), from, unavailable, Prefree::Excluded)?
             else {
                 break;
             };
             let mut zone = self.disk.geometry().zone_of(found);
             let first = zone.next().expect("a zone has a section");
-            let mut is_free = self.sit.is_section_free(self.disk.io(), first, current, Prefree::Excluded)?;
+            let mut is_free =
+                self.sit.is_section_free(self.disk.io(), first, unavailable, Prefree::Excluded)?;
             let mut last = first;
             for section in zone {
                 is_free = is_free
-                    && self.sit.is_section_free(self.disk.io(), section, current, Prefree::Excluded)?;
+                    && self.sit.is_section_free(self.disk.io(), section, unavailable, Prefree::Excluded)?;
                 last = section;
             }
             if is_free {
@@ -489,7 +492,12 @@ impl Segments {
 
     /// Returns the segment for SSR with the fewest valid blocks: one of the log's own type, else one of
     /// another type that holds nodes or data alike.
-    fn find_holes(&mut self, kind: SegmentType, current: &[SegNo], holes: Holes) -> Result<Option<SegNo>> {
+    fn find_holes(
+        &mut self,
+        kind: SegmentType,
+        unavailable: &[SegNo],
+        holes: Holes,
+    ) -> Result<Option<SegNo>> {
         const FULL: u16 = BLOCKS_PER_SEGMENT as u16;
         let rank = |same_kind: bool, valid_blocks: u16, number: SegNo| {
             (valid_blocks < FULL).then_some((same_kind, std::cmp::Reverse((valid_blocks, number))))
@@ -506,7 +514,7 @@ impl Segments {
         self.sit.best_segment(self.disk.io(), most, |number, segment| {
             let fits = segment.kind.is_node() == kind.is_node()
                 && holes.are_in(segment)
-                && !current.contains(&number);
+                && !unavailable.contains(&number);
             let has_hole = fits && segment.next_hole(0).is_some();
             if has_hole { rank(segment.kind == kind, segment.valid_blocks, number) } else { None }
         })

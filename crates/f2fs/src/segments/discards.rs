@@ -40,7 +40,7 @@ pub struct Discards {
 }
 
 struct State {
-    /// `None` once the queue is closed, and if the device cannot discard.
+    /// `None` once the queue is stopped, and if the device cannot discard.
     io: Option<Arc<Io>>,
     unit: Unit,
     /// Requests that failed since one succeeded.
@@ -105,7 +105,7 @@ impl Discards {
         Arc::new(Discards { state: Mutex::new(state), ended: Condvar::new() })
     }
 
-    /// Returns true if no more requests will be issued, because the device cannot discard or the queue was closed.
+    /// Returns true if no more requests will be issued, because the device cannot discard or the queue was [stopped](Self::stop).
     pub fn is_stopped(&self) -> bool {
         self.lock().io.is_none()
     }
@@ -172,9 +172,9 @@ impl Discards {
         result.map(|()| run.end - run.start)
     }
 
-    /// Closes the queue: drops all queued blocks and waits for the requests in flight. The device is not used
+    /// Stops the queue: drops all queued blocks and waits for the requests in flight. The device is not used
     /// afterwards.
-    pub fn close(&self) {
+    pub fn stop(&self) {
         let mut state = self.lock();
         state.stop();
         while !state.under_way.is_empty() {

@@ -16,11 +16,11 @@ impl Segments {
 
     /// Keeps all logs out of `ranges`, whole sections without a common one, as long as the volume is open. Logs that are there
     /// open other segments.
-    pub(crate) fn close_segments(&mut self, ranges: &[Range<u32>]) -> Result<()> {
-        self.sit.close(self.disk.io(), ranges)?;
+    pub(crate) fn disable_segments(&mut self, ranges: &[Range<u32>]) -> Result<()> {
+        self.sit.disable(self.disk.io(), ranges)?;
         self.spare_sections = None;
         for kind in SegmentType::ALL {
-            if self.sit.is_closed(self.logs.get(kind).segment) {
+            if self.sit.is_disabled(self.logs.get(kind).segment) {
                 self.open_segment(kind, Prefree::Excluded)?;
             }
         }

@@ -62,7 +62,7 @@ pub(crate) struct Segments {
     logs: Logs,
     /// True once the logs have been checked against the SIT.
     logs_ready: bool,
-    /// Summaries of closed segments that have not been written yet.
+    /// Summaries of segments that the logs have left; they have not been written yet.
     summaries: BTreeMap<SegNo, Summary>,
     /// Blocks of directories that were read.
     dir_cache: DirCache,

@@ -67,9 +67,9 @@ pub(super) struct Sit {
     /// section is one segment.
     busy: Option<Vec<u32>>,
     /// Segments in which nothing is allocated while others are emptied: ranges without a common segment.
-    closed: Vec<Range<u32>>,
-    /// Number of closed segments that are free; kept only if a section is one segment.
-    closed_free: u32,
+    disabled: Vec<Range<u32>>,
+    /// Number of disabled segments that are free; kept only if a section is one segment.
+    disabled_free: u32,
 }
 
 /// SIT blocks as they are on the device, evicted first in, first out.
@@ -134,8 +134,8 @@ impl Sit {
             used: 0,
             prefree: 0,
             busy: None,
-            closed: Vec::new(),
-            closed_free: 0,
+            disabled: Vec::new(),
+            disabled_free: 0,
         })
     }
 
@@ -145,18 +145,18 @@ impl Sit {
     }
 
     /// Keeps allocation out of `ranges`, whole sections without a common one, until this is called with others.
-    pub(super) fn close(&mut self, io: &Io, ranges: &[Range<u32>]) -> Result<()> {
+    pub(super) fn disable(&mut self, io: &Io, ranges: &[Range<u32>]) -> Result<()> {
         let mut free = 0;
         for number in ranges.iter().cloned().flatten().map(SegNo) {
             free += u32::from(self.segment(io, number)?.is_free());
         }
-        (self.closed, self.closed_free) = (ranges.to_vec(), free);
+        (self.disabled, self.disabled_free) = (ranges.to_vec(), free);
         Ok(())
     }
 
     /// Returns true if nothing may be allocated in a segment.
-    pub(super) fn is_closed(&self, number: SegNo) -> bool {
-        self.closed.iter().any(|range| range.contains(&number.0))
+    pub(super) fn is_disabled(&self, number: SegNo) -> bool {
+        self.disabled.iter().any(|range| range.contains(&number.0))
     }
 
     /// Size of the cached blocks in bytes.
@@ -424,7 +424,7 @@ impl Sit {
             });
             if segment.is_prefree() {
                 self.count_busy(number, -1);
-                self.closed_free += u32::from(self.is_closed(number));
+                self.disabled_free += u32::from(self.is_disabled(number));
             }
         }
         self.prefree = 0;

@@ -189,7 +189,7 @@ impl Segments {
         if is_fresh { Ok(Summary::empty(SegmentType::HotData)) } else { self.summary(segment) }
     }
 
-    /// Writes the summaries of closed segments.
+    /// Writes the summaries of segments that the logs have left.
     pub(crate) fn write_summaries(&mut self) -> Result<()> {
         if self.disk.superblock().ssa.segments == 0 {
             // A read-only volume has no SSA. Nothing is ever cleaned there.

@@ -104,10 +104,10 @@ impl Segments {
                 let log = self.logs.get(kind);
                 (log.segment, BLOCKS_PER_SEGMENT - u32::from(log.offset))
             });
-        let current = self.closed_segments();
+        let unavailable = self.unavailable_segments();
         if pays_to_move(self.fsyncs_apart, nodes_left) {
             if let Some(segment) =
-                self.section_beside(data, &current)?.filter(|it| self.try_claim_segment(*it))
+                self.section_beside(data, &unavailable)?.filter(|it| self.try_claim_segment(*it))
             {
                 self.enter_segment(SegmentType::WarmNode, segment, AllocMode::Append)?;
                 return Ok(Some(self.disk.geometry().block(segment, 0)));
@@ -115,7 +115,7 @@ impl Segments {
         }
         if pays_to_move(self.fsyncs_apart, data_left) {
             if let Some(segment) =
-                self.section_beside(nodes, &current)?.filter(|it| self.try_claim_segment(*it))
+                self.section_beside(nodes, &unavailable)?.filter(|it| self.try_claim_segment(*it))
             {
                 self.enter_segment(SegmentType::WarmData, segment, AllocMode::Append)?;
                 return Ok(None);
@@ -125,7 +125,7 @@ impl Segments {
             return Ok(None);
         }
         let from = self.disk.geometry().section_of(data);
-        let Some(first) = self.free_zone(SegmentType::WarmData, from, &current)? else { return Ok(None) };
+        let Some(first) = self.free_zone(SegmentType::WarmData, from, &unavailable)? else { return Ok(None) };
         let Some(second) = self.disk.geometry().zone_of(first).nth(1) else { return Ok(None) };
         let [segment, beside] =
             [first, second].map(|section| SegNo(section.0 * self.disk.geometry().segments_per_section));
@@ -143,18 +143,18 @@ impl Segments {
         if !self.may_colocate() {
             return Ok(None);
         }
-        let current = self.closed_segments();
-        let free_use = self.free_use(&current)?;
+        let unavailable = self.unavailable_segments();
+        let free_use = self.free_use(&unavailable)?;
         // Move the node log to the zone of the data log if possible.
         let data = self.logs.get(SegmentType::WarmData).segment;
-        let beside = self.placement(self.disk.geometry().section_of(data), &current, free_use)?.nodes;
+        let beside = self.placement(self.disk.geometry().section_of(data), &unavailable, free_use)?.nodes;
         if let Some(nodes) = beside.filter(|nodes| nodes.room >= LEAST_ROOM) {
             return match self.try_claim_segment(nodes.segment) {
                 true => self.go_on_at(nodes).map(Some),
                 false => Ok(None),
             };
         }
-        match self.shared_zone(&current, free_use)? {
+        match self.shared_zone(&unavailable, free_use)? {
             // Discards of them have just begun. The logs share a zone later.
             Some((data, nodes))
                 if !self.try_claim_segment(data.segment) || !self.try_claim_segment(nodes.segment) =>
@@ -174,17 +174,17 @@ impl Segments {
 
     /// Finds a segment with holes for the data log when free sections are short and fsyncs write few blocks:
     /// in the zone of the node log, or in a zone to which the node log can move.
-    pub(super) fn holes_to_colocate(&mut self, current: &[SegNo]) -> Result<Option<SegNo>> {
+    pub(super) fn holes_to_colocate(&mut self, unavailable: &[SegNo]) -> Result<Option<SegNo>> {
         if !self.may_colocate() {
             return Ok(None);
         }
-        let free_use = self.free_use(current)?;
+        let free_use = self.free_use(unavailable)?;
         let nodes = self.logs.get(SegmentType::WarmNode).segment;
-        let beside = self.placement(self.disk.geometry().section_of(nodes), current, free_use)?.data;
+        let beside = self.placement(self.disk.geometry().section_of(nodes), unavailable, free_use)?.data;
         if let Some(data) = beside.filter(|data| data.room >= LEAST_ROOM && data.mode.is_ssr()) {
             return Ok(Some(data.segment));
         }
-        let zone = self.shared_zone(current, free_use)?;
+        let zone = self.shared_zone(unavailable, free_use)?;
         Ok(zone.map(|(data, _)| data).filter(|data| data.mode.is_ssr()).map(|data| data.segment))
     }
 
@@ -193,8 +193,8 @@ impl Segments {
         Ok(self.disk.geometry().block(nodes.segment, self.logs.get(SegmentType::WarmNode).offset))
     }
 
-    fn free_use(&mut self, current: &[SegNo]) -> Result<FreeSectionUse> {
-        let free = self.sit.free_sections(self.disk.io(), current)?;
+    fn free_use(&mut self, unavailable: &[SegNo]) -> Result<FreeSectionUse> {
+        let free = self.sit.free_sections(self.disk.io(), unavailable)?;
         Ok(FreeSectionUse {
             data: next_mode(free.saturating_sub(1), self.reserved_sections()) == AllocMode::Append,
             nodes: free > self.least_free_sections() + 1 + self.waiting_sections(),
@@ -204,14 +204,14 @@ impl Segments {
     /// Finds the zone with most room for both logs, and returns the segments for data and for nodes.
     fn shared_zone(
         &mut self,
-        current: &[SegNo],
+        unavailable: &[SegNo],
         free_use: FreeSectionUse,
     ) -> Result<Option<(LogPlacement, LogPlacement)>> {
         let mut best = (None, None);
         for first in
             (0..self.disk.geometry().sections).step_by(self.disk.geometry().sections_per_zone as usize)
         {
-            let placement = self.placement(SecNo(first), current, free_use)?;
+            let placement = self.placement(SecNo(first), unavailable, free_use)?;
             if placement.room() > best.0 {
                 best = (placement.room(), placement.data.zip(placement.nodes));
             }
@@ -223,19 +223,21 @@ impl Segments {
     fn placement(
         &mut self,
         section: SecNo,
-        current: &[SegNo],
+        unavailable: &[SegNo],
         free_use: FreeSectionUse,
     ) -> Result<ZonePlacement> {
         let mut placement = ZonePlacement::default();
         for section in self.disk.geometry().zone_of(section) {
-            let is_free = self.sit.is_section_free(self.disk.io(), section, current, Prefree::Excluded)?;
+            let is_free =
+                self.sit.is_section_free(self.disk.io(), section, unavailable, Prefree::Excluded)?;
             for number in self.disk.geometry().segments_of(section) {
                 if is_free {
                     placement.add_free(number, free_use);
                     break;
                 }
                 let segment = self.sit.segment(self.disk.io(), number)?;
-                if segment.valid_blocks > 0 && !current.contains(&number) && !self.sit.is_closed(number) {
+                if segment.valid_blocks > 0 && !unavailable.contains(&number) && !self.sit.is_disabled(number)
+                {
                     let room = BLOCKS_PER_SEGMENT as u16 - segment.protected_blocks;
                     placement.add_holes(number, room, segment.kind);
                 }

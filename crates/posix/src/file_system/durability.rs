@@ -210,7 +210,7 @@ impl FileSystem {
             // A change was interrupted halfway. The last checkpoint and the fsyncs since then are consistent,
             // so nothing more is written.
             Err(broken) => {
-                self.discards().close();
+                self.discards().stop();
                 drop(broken);
                 Err(f2fs::Error::Invalid(self.broken_off().into()))
             }
@@ -222,7 +222,7 @@ impl FileSystem {
         let until = Instant::now() + LAST_DISCARDS;
         while volume.read_only_reason().is_none() && Instant::now() < until && self.issue_discards(1) {}
         // From here on only the volume uses the device.
-        self.discards().close();
+        self.discards().stop();
         let met_damage = volume.io().met_damage();
         let unmount_error = match &ended {
             Err(error) => Some(error.to_string()),

@@ -48,7 +48,7 @@ impl FileSystem {
         let grown = volume.let_readers_in(|| {
             let grown = growth.run();
             // The volume goes on with another queue. Readers need not wait for a discard that is under way.
-            discards.close();
+            discards.stop();
             grown
         })?;
         let finished = resize::finish_growth(volume, grown);

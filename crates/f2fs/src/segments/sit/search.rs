@@ -47,12 +47,12 @@ impl Facts {
 
 impl Sit {
     /// Finds the first section at or after `from`, wrapping around, without valid or protected blocks and
-    /// without any of the segments `current`. `prefree` decides on sections with protected blocks only.
+    /// without any of the segments `unavailable`. `prefree` decides on sections with protected blocks only.
     pub(in crate::segments) fn find_free_section(
         &mut self,
         io: &Io,
         from: SecNo,
-        current: &[SegNo],
+        unavailable: &[SegNo],
         prefree: Prefree,
     ) -> Result<Option<SecNo>> {
         let (sections, per_block) = (self.geometry.sections, self.geometry.block_size.sit_entries() as u32);
@@ -67,7 +67,7 @@ impl Sit {
                 tried += (next - section.0).min(sections - section.0).max(1);
                 continue;
             }
-            if self.is_section_free(io, section, current, prefree)? {
+            if self.is_section_free(io, section, unavailable, prefree)? {
                 return Ok(Some(section));
             }
             tried += 1;
@@ -75,37 +75,37 @@ impl Sit {
         Ok(None)
     }
 
-    /// Returns true if a section has no valid or protected block and contains none of `current`.
+    /// Returns true if a section has no valid or protected block and contains none of `unavailable`.
     /// `prefree` decides on a section with protected blocks only.
     pub(in crate::segments) fn is_section_free(
         &mut self,
         io: &Io,
         section: SecNo,
-        current: &[SegNo],
+        unavailable: &[SegNo],
         prefree: Prefree,
     ) -> Result<bool> {
         for number in self.geometry.segments_of(section) {
-            if self.is_closed(number) {
+            if self.is_disabled(number) {
                 return Ok(false);
             }
             let segment = self.segment(io, number)?;
             let free = segment.is_free() || (prefree == Prefree::Included && segment.is_prefree());
-            if !free || current.contains(&number) {
+            if !free || unavailable.contains(&number) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Counts the sections without valid or protected blocks that contain none of `current` and are not closed. The first
+    /// Counts the sections without valid or protected blocks that contain none of `unavailable` and are not disabled. The first
     /// call reads the whole SIT, unless a section is one segment.
-    pub(in crate::segments) fn free_sections(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
-        // Closed sections are not counted, so those of logs must not be subtracted a second time.
-        let open_current: Vec<SegNo> =
-            current.iter().copied().filter(|segment| !self.is_closed(*segment)).collect();
+    pub(in crate::segments) fn free_sections(&mut self, io: &Io, unavailable: &[SegNo]) -> Result<u32> {
+        // Disabled sections are not counted, so those of logs must not be subtracted a second time.
+        let enabled: Vec<SegNo> =
+            unavailable.iter().copied().filter(|segment| !self.is_disabled(*segment)).collect();
         if self.geometry.segments_per_section == 1 {
-            let unusable = self.prefree + self.closed_free;
-            return Ok(self.free_segments(io, &open_current)?.saturating_sub(unusable));
+            let unusable = self.prefree + self.disabled_free;
+            return Ok(self.free_segments(io, &enabled)?.saturating_sub(unusable));
         }
         if self.busy.is_none() {
             let mut busy = vec![0; self.geometry.sections as usize];
@@ -117,25 +117,25 @@ impl Sit {
         }
         let busy = self.busy.as_ref().expect("it was just counted");
         let held: BTreeSet<SecNo> =
-            open_current.iter().map(|segment| self.geometry.section_of(*segment)).collect();
+            enabled.iter().map(|segment| self.geometry.section_of(*segment)).collect();
         let per_section = self.geometry.segments_per_section;
-        let open = (0..).zip(busy).filter(|(section, _)| !self.is_closed(SegNo(section * per_section)));
-        let free = open.filter(|(_, count)| **count == 0).count();
+        let counts = (0..).zip(busy).filter(|(section, _)| !self.is_disabled(SegNo(section * per_section)));
+        let free = counts.filter(|(_, count)| **count == 0).count();
         let held = held.iter().filter(|section| busy[section.index()] == 0).count();
         Ok((free - held) as u32)
     }
 
-    /// Counts the segments without a valid block that are not in `current`.
-    pub(in crate::segments) fn free_segments(&mut self, io: &Io, current: &[SegNo]) -> Result<u32> {
-        let mut empty_current = 0;
-        for number in current {
-            empty_current += u32::from(self.segment(io, *number)?.valid_blocks == 0);
+    /// Counts the segments without a valid block that are not in `except`.
+    pub(in crate::segments) fn free_segments(&mut self, io: &Io, except: &[SegNo]) -> Result<u32> {
+        let mut empty = 0;
+        for number in except {
+            empty += u32::from(self.segment(io, *number)?.valid_blocks == 0);
         }
         // The number of used segments started from the checkpoint's value, which may be wrong.
-        Ok(self.geometry.segments.saturating_sub(self.used).saturating_sub(empty_current))
+        Ok(self.geometry.segments.saturating_sub(self.used).saturating_sub(empty))
     }
 
-    /// Finds the segment with the highest rank; closed segments and those without a rank are skipped. `most` returns an upper
+    /// Finds the segment with the highest rank; disabled segments and those without a rank are skipped. `most` returns an upper
     /// bound of the ranks in a SIT block, given the block's first segment and its facts. The first call reads
     /// the whole SIT, later calls only the blocks that may contain the result.
     pub(in crate::segments) fn best_segment<R: Ord>(
@@ -155,10 +155,10 @@ impl Sit {
             if best.as_ref().is_some_and(|(high, _)| *high >= most) {
                 break;
             }
-            let closed = self.closed.clone();
+            let disabled = self.disabled.clone();
             self.show_block(io, index, |number, segment| {
-                let open = !closed.iter().any(|range| range.contains(&number.0));
-                if let Some(rank) = open.then(|| rank(number, segment)).flatten() {
+                let is_enabled = !disabled.iter().any(|range| range.contains(&number.0));
+                if let Some(rank) = is_enabled.then(|| rank(number, segment)).flatten() {
                     if best.as_ref().is_none_or(|(high, _)| rank > *high) {
                         best = Some((rank, number));
                     }
