@@ -1,6 +1,6 @@
 //! Writing a checkpoint, which makes all changes durable at once.
 //!
-//! *Order*: data and nodes, then SIT, NAT and the summaries of closed segments, then the checkpoint pack
+//! *Order*: data and nodes, then SIT, NAT and the summaries of segments that the logs have left, then the checkpoint pack
 //! except its last block, a flush, the last block, a flush. After a power cut before the last block is
 //! written, the previous checkpoint counts.
 
@@ -8,7 +8,7 @@ use super::{
     Engine, Io,
     gc::SpaceStep,
     pending::{PendingSync, Then, Work},
-    write_back::{AfterWriteBack, Scope},
+    write_dirty::{AfterDirtyWrite, Scope},
 };
 use crate::{
     Error, Place, Result,
@@ -128,7 +128,7 @@ impl Engine {
     pub(super) fn checkpoint_then(&mut self, reason: Reason, then: Then) -> Result<Option<PendingSync>> {
         self.names_mut().retry_evictions()?;
         self.write_quotas()?;
-        self.write_back_then(Scope::Everything, AfterWriteBack::Checkpoint(reason, then))
+        self.write_dirty_then(Scope::Everything, AfterDirtyWrite::Checkpoint(reason, then))
     }
 
     /// Continues a checkpoint when everything is written back: writes all other blocks except the last one.

@@ -9,7 +9,7 @@ use super::{
     ActiveLogs, Engine, FsyncNames,
     checkpoint::Reason,
     pending::{LastNode, PendingSync, Then, Work},
-    write_back::SLICE_BLOCKS,
+    write_dirty::SLICE_BLOCKS,
 };
 use crate::{
     Result,

@@ -19,7 +19,7 @@ use crate::{
 use super::{
     cleaning_reads::ReadAhead,
     pending::{PendingSync, Then, Work},
-    write_back::{AfterWriteBack, Scope},
+    write_dirty::{AfterDirtyWrite, Scope},
 };
 
 /// Result of cleaning.
@@ -201,7 +201,7 @@ impl Engine {
     /// Those of [every change](Engine#errors).
     pub fn begin_clean_a_little(&mut self, policy: Policy) -> Result<Option<PendingSync>> {
         self.start()?;
-        self.write_back_then(Scope::Everything, AfterWriteBack::Clean(Box::new(Self::a_little(policy))))
+        self.write_dirty_then(Scope::Everything, AfterDirtyWrite::Clean(Box::new(Self::a_little(policy))))
     }
 
     fn a_little(policy: Policy) -> Cleaning {
@@ -211,7 +211,7 @@ impl Engine {
 
     fn clean_all(&mut self, mut cleaning: Cleaning) -> Result<Cleaned> {
         self.start()?;
-        let pending = self.write_back_then(Scope::Everything, AfterWriteBack::End)?;
+        let pending = self.write_dirty_then(Scope::Everything, AfterDirtyWrite::End)?;
         self.complete(pending)?;
         while self.clean_slice(&mut cleaning, u32::MAX)? {}
         if cleaning.cleaned.sections > 0 {
@@ -281,10 +281,10 @@ impl Engine {
                 let cleaning =
                     Cleaning::new(Purpose::Space, missing, Policy::Greedy, TRIES * missing as usize);
                 let cleaning = Box::new(Cleaning { blocks: FOREGROUND_BLOCKS, ..cleaning });
-                return self.write_back_then(Scope::Everything, AfterWriteBack::Clean(cleaning));
+                return self.write_dirty_then(Scope::Everything, AfterDirtyWrite::Clean(cleaning));
             }
             if let Some(cleaning) = self.cleaning_to_append(sections)? {
-                return self.write_back_then(Scope::Everything, AfterWriteBack::Clean(cleaning));
+                return self.write_dirty_then(Scope::Everything, AfterDirtyWrite::Clean(cleaning));
             }
         }
         // Segments that cleaning opened are no reason to look again.

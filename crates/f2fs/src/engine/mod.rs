@@ -31,7 +31,7 @@ mod transaction;
 mod trim;
 mod verity_api;
 mod victim;
-mod write_back;
+mod write_dirty;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -68,7 +68,7 @@ pub(crate) use reopen::Lent;
 
 use gc::SpaceStep;
 use pending::Then;
-use write_back::{AfterWriteBack, Crowding, Scope};
+use write_dirty::{AfterDirtyWrite, Crowding, Scope};
 
 use crate::{
     Error, Place, Result,
@@ -324,7 +324,7 @@ impl Engine {
         let is_crowded = self.segments_mut().is_crowded()?;
         let crowding = if is_crowded { Crowding::Crowded } else { Crowding::Fits };
         if self.files().page_count() > self.files().most_pages() || is_crowded {
-            return self.write_back_then(Scope::Pages, AfterWriteBack::UpkeepOfNodes(crowding));
+            return self.write_dirty_then(Scope::Pages, AfterDirtyWrite::UpkeepOfNodes(crowding));
         }
         self.upkeep_of_nodes(crowding)
     }
@@ -336,7 +336,7 @@ impl Engine {
             self.files_mut().write_waiting()?;
         }
         if self.nodes().dirty_count() > most || crowding == Crowding::Crowded {
-            return self.write_back_then(Scope::Nodes, AfterWriteBack::UpkeepOfSpace);
+            return self.write_dirty_then(Scope::Nodes, AfterDirtyWrite::UpkeepOfSpace);
         }
         self.upkeep_of_space()
     }

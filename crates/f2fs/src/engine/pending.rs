@@ -13,7 +13,7 @@ use super::{
     fsync::FileSync,
     gc::{Cleaning, SpaceStep},
     label::NewLabel,
-    write_back::WriteBack,
+    write_dirty::DirtyWrite,
 };
 use crate::{
     Result,
@@ -54,7 +54,7 @@ pub(super) enum Then {
     /// Nothing: the operation is complete.
     End,
     /// Continues to write dirty blocks back.
-    WriteBack(Box<WriteBack>),
+    DirtyWrite(Box<DirtyWrite>),
     /// Writes the pages that a checkpoint could not write, or returns the error.
     WriteWaiting(Reason),
     /// Writes the pages of a file that the checkpoint of an fsync could not write.
@@ -123,7 +123,7 @@ impl Engine {
         }
         match then {
             Then::End => Ok(None),
-            Then::WriteBack(work) => self.go_on_writing_back(work),
+            Then::DirtyWrite(work) => self.go_on_writing_dirty(work),
             Then::WriteWaiting(reason) => self.write_what_waits(reason),
             Then::WriteRest(ino) => self.write_rest(ino),
             Then::WritePages(sync) => self.go_on_with_fsync(sync),

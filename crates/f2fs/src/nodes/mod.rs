@@ -119,7 +119,7 @@ impl Nodes {
 
     /// Writes the changes of the NAT; only the next checkpoint makes them count.
     pub(crate) fn write_table(&self) -> Result<Prepared<Nid, NatEntry>> {
-        self.nat.write_back(self.disk().io())
+        self.nat.write_table(self.disk().io())
     }
 
     /// The nid at which the search for a free one continues.

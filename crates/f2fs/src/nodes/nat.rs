@@ -180,7 +180,7 @@ impl Nat {
 
     /// Writes the changed entries: those that fit go to the journal, the rest to the other copy of their NAT
     /// blocks. They take effect only with the next checkpoint; see [`committed`](Self::committed).
-    pub(super) fn write_back(&self, io: &Io) -> Result<Prepared<Nid, NatEntry>> {
+    pub(super) fn write_table(&self, io: &Io) -> Result<Prepared<Nid, NatEntry>> {
         let keys = self.changes.keys().map(|nid| (nat::position(*nid, self.geometry.block_size).0, *nid));
         let split = journal::split(keys, self.geometry.summary.nat_journal_entries());
         let bitmap = self.write_blocks(io, &split.blocks)?;
@@ -189,7 +189,7 @@ impl Nat {
     }
 
     /// Makes the prepared state current, after the checkpoint is durable. Nothing may have changed since
-    /// [`write_back`](Self::write_back).
+    /// [`write_table`](Self::write_table).
     pub(super) fn committed(&mut self, prepared: Prepared<Nid, NatEntry>) {
         self.bitmap = prepared.bitmap;
         // Readers may have cached old copies while the new ones were being written.

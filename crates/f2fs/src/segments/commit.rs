@@ -44,7 +44,7 @@ impl Segments {
 
     /// Writes the changes of the segment table; only the next checkpoint makes them count.
     pub(crate) fn write_table(&mut self) -> Result<Prepared<SegNo, SitEntry>> {
-        self.sit.write_back(self.disk.io())
+        self.sit.write_table(self.disk.io())
     }
 
     /// Puts the counts and the positions of the logs into a checkpoint. Returns the summary blocks of its pack.

@@ -369,7 +369,7 @@ impl Sit {
 
     /// Writes the changed entries: those that fit go to the journal, the rest to the other copy of their SIT
     /// blocks. They take effect only with the next checkpoint; see [`committed`](Self::committed).
-    pub(super) fn write_back(&mut self, io: &Io) -> Result<Prepared<SegNo, SitEntry>> {
+    pub(super) fn write_table(&mut self, io: &Io) -> Result<Prepared<SegNo, SitEntry>> {
         let size = self.geometry.block_size;
         let changed: BTreeSet<SegNo> = self.changes.keys().chain(self.journal.keys()).copied().collect();
         let keys = changed.into_iter().map(|segment| (sit::position(segment, size).0, segment));
@@ -406,7 +406,7 @@ impl Sit {
     /// Makes the prepared state current, after the checkpoint is durable: the blocks that it freed may be
     /// allocated and discarded. `freed` is called for each run of [units](UNIT_BLOCKS) that became free, with
     /// the segment, the first block in it and the number of blocks. Nothing may have changed since
-    /// [`write_back`](Self::write_back).
+    /// [`write_table`](Self::write_table).
     pub(super) fn committed(
         &mut self,
         prepared: Prepared<SegNo, SitEntry>,

@@ -1,4 +1,4 @@
-//! Write-back of dirty pages and nodes, in slices between which readers get a turn.
+//! Writing of all dirty pages and nodes, in slices between which readers get a turn. Pages are written back by `Files`.
 //!
 //! *Invariant*: nothing changes between two slices, because a [`PendingSync`] is outstanding. So the blocks
 //! that were listed at the beginning are all there are, and each is still dirty, unless another one of its
@@ -22,13 +22,13 @@ use crate::{
 /// to 960 KiB.
 pub(super) const SLICE_BLOCKS: u32 = 32;
 
-/// Write-back in progress. It can pause between any two blocks.
-pub(super) struct WriteBack {
+/// A write of dirty blocks in progress. It can pause between any two blocks.
+pub(super) struct DirtyWrite {
     scope: Scope,
     pages: IntoIter<(Ino, u64)>,
     /// The nodes. They are listed when the pages are written, because that changes nodes.
     nodes: Option<IntoIter<Nid>>,
-    next: AfterWriteBack,
+    next: AfterDirtyWrite,
 }
 
 /// The dirty blocks that are written.
@@ -42,8 +42,8 @@ pub(super) enum Scope {
     Everything,
 }
 
-/// The work that follows a write-back.
-pub(super) enum AfterWriteBack {
+/// The work that follows a write of dirty blocks.
+pub(super) enum AfterDirtyWrite {
     /// Nothing: everything is written.
     End,
     /// Writes the other blocks of a checkpoint, which the second step follows.
@@ -66,30 +66,30 @@ pub(super) enum Crowding {
 }
 
 impl Engine {
-    /// Begins to write dirty blocks back; `next` follows.
-    pub(super) fn write_back_then(
+    /// Begins to write dirty blocks; `next` follows.
+    pub(super) fn write_dirty_then(
         &mut self,
         scope: Scope,
-        next: AfterWriteBack,
+        next: AfterDirtyWrite,
     ) -> Result<Option<PendingSync>> {
         let pages = self.files().dirty_pages().into_iter();
-        self.go_on_writing_back(Box::new(WriteBack { scope, pages, nodes: None, next }))
+        self.go_on_writing_dirty(Box::new(DirtyWrite { scope, pages, nodes: None, next }))
     }
 
-    /// Continues a write-back with its next slice, and after the last one with the work that follows.
-    pub(super) fn go_on_writing_back(&mut self, mut work: Box<WriteBack>) -> Result<Option<PendingSync>> {
+    /// Continues a write of dirty blocks with its next slice, and after the last one with the work that follows.
+    pub(super) fn go_on_writing_dirty(&mut self, mut work: Box<DirtyWrite>) -> Result<Option<PendingSync>> {
         for _ in 0..SLICE_BLOCKS {
             match self.write_next(&mut work) {
                 Ok(true) => {}
-                Ok(false) => return self.go_on_after_write_back(work.next),
-                Err(error) => return self.give_up_write_back(error, &work.next),
+                Ok(false) => return self.go_on_after_dirty_write(work.next),
+                Err(error) => return self.give_up_dirty_write(error, &work.next),
             }
         }
-        Ok(Some(self.pending(Work::Yield, Then::WriteBack(work))))
+        Ok(Some(self.pending(Work::Yield, Then::DirtyWrite(work))))
     }
 
     /// Writes the next block. Returns false if there is none left.
-    fn write_next(&mut self, work: &mut WriteBack) -> Result<bool> {
+    fn write_next(&mut self, work: &mut DirtyWrite) -> Result<bool> {
         if let Some((ino, block)) = work.pages.next() {
             match work.scope {
                 Scope::Nodes => self.files_mut().write_needed_page(ino, block)?,
@@ -111,22 +111,22 @@ impl Engine {
         Ok(false)
     }
 
-    fn go_on_after_write_back(&mut self, next: AfterWriteBack) -> Result<Option<PendingSync>> {
+    fn go_on_after_dirty_write(&mut self, next: AfterDirtyWrite) -> Result<Option<PendingSync>> {
         match next {
-            AfterWriteBack::End => Ok(None),
-            AfterWriteBack::Checkpoint(reason, then) => self.go_on_with_checkpoint(reason, then),
-            AfterWriteBack::Clean(cleaning) => Ok(Some(self.pending(Work::Yield, Then::Clean(cleaning)))),
-            AfterWriteBack::UpkeepOfNodes(crowding) => self.upkeep_of_nodes(crowding),
-            AfterWriteBack::UpkeepOfSpace => self.upkeep_of_space(),
+            AfterDirtyWrite::End => Ok(None),
+            AfterDirtyWrite::Checkpoint(reason, then) => self.go_on_with_checkpoint(reason, then),
+            AfterDirtyWrite::Clean(cleaning) => Ok(Some(self.pending(Work::Yield, Then::Clean(cleaning)))),
+            AfterDirtyWrite::UpkeepOfNodes(crowding) => self.upkeep_of_nodes(crowding),
+            AfterDirtyWrite::UpkeepOfSpace => self.upkeep_of_space(),
         }
     }
 
-    /// Ends an operation whose write-back has failed. A lack of space is not an error if the operation only
+    /// Ends an operation whose write of dirty blocks has failed. A lack of space is not an error if the operation only
     /// frees space, because the change that follows may free some.
-    fn give_up_write_back(&mut self, error: Error, next: &AfterWriteBack) -> Result<Option<PendingSync>> {
+    fn give_up_dirty_write(&mut self, error: Error, next: &AfterDirtyWrite) -> Result<Option<PendingSync>> {
         match next {
-            AfterWriteBack::Checkpoint(_, then) => self.give_up_checkpoint(error, then),
-            AfterWriteBack::Clean(cleaning)
+            AfterDirtyWrite::Checkpoint(_, then) => self.give_up_checkpoint(error, then),
+            AfterDirtyWrite::Clean(cleaning)
                 if cleaning.is_for_space() && matches!(error, Error::NoSpace { .. }) =>
             {
                 Ok(None)
