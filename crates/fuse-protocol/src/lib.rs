@@ -65,6 +65,7 @@ pub mod abi;
 mod connection;
 mod encoding;
 mod interrupts;
+mod kernel_write_back;
 mod message;
 mod mount;
 mod negotiation;
@@ -72,13 +73,13 @@ mod panics;
 mod pool;
 mod session;
 mod splice_pipe;
-mod write_back;
 
 pub use connection::{Connection, Reply};
 pub use encoding::{
     SetXattr, SetXattrForm, decode_device, dirent_bytes, encode_device, put_dirent, put_xattr,
 };
 pub use interrupts::Watched;
+pub use kernel_write_back::KernelWriteBack;
 pub use message::{Arguments, Output};
 pub use mount::{Access, DeviceMount, MountArguments, Mounter, UnmountMode, mount_types, sync, unmount};
 pub use negotiation::{InitRequest, Negotiated, RequestLimits};
@@ -87,4 +88,3 @@ pub use pool::CHANGING_MAX;
 pub use rustix::{io::Errno, mount::MountFlags};
 pub use session::{Handler, Problem, Request, Response, Session};
 pub use splice_pipe::SplicePipe;
-pub use write_back::WriteBack;

@@ -15,8 +15,8 @@ use std::{
 
 use f2fs::units::Ino;
 use fuse_protocol::{
-    Access, Connection, Handler, InitRequest, MountArguments, Mounter, Problem, Request, RequestLimits,
-    Response, WriteBack,
+    Access, Connection, Handler, InitRequest, KernelWriteBack, MountArguments, Mounter, Problem, Request,
+    RequestLimits, Response,
     abi::{self, InHeader, ROOT_NODE, init_flags, opcode},
 };
 use image::Image;
@@ -58,10 +58,10 @@ struct Adapter {
     /// Block size of the volume in bytes: the granularity of holes and the preferred I/O size.
     block_bytes: u32,
     connection: Arc<Connection>,
-    write_back: WriteBack,
+    kernel_write_back: KernelWriteBack,
     /// Write-backs before space is taken. They are in the order of their requests and may take as long as an
     /// allocation does, so other write-backs have a queue of their own.
-    write_back_for_space: WriteBack,
+    kernel_write_back_for_space: KernelWriteBack,
     /// Device number of the mount in the mount table.
     device: Option<(u32, u32)>,
     caching: WriteCaching,
@@ -92,10 +92,10 @@ pub fn mount(
     let connection = Arc::new(connection);
     let start_write_back = || {
         let fs = fs.clone();
-        WriteBack::start(connection.clone(), move |message| fs.record_fault(message))
+        KernelWriteBack::start(connection.clone(), move |message| fs.record_fault(message))
     };
-    let (write_back, write_back_for_space) = (start_write_back(), start_write_back());
-    // At least two: one worker may wait for a write-back that another worker has to answer; see `WriteBack`.
+    let (kernel_write_back, kernel_write_back_for_space) = (start_write_back(), start_write_back());
+    // At least two: one worker may wait for a write-back that another worker has to answer; see `KernelWriteBack`.
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
     let adapter = Adapter {
@@ -104,8 +104,8 @@ pub fn mount(
         root,
         block_bytes,
         connection: connection.clone(),
-        write_back,
-        write_back_for_space,
+        kernel_write_back,
+        kernel_write_back_for_space,
         device: block::mounts().ok().and_then(|all| mounts::device_on(&all, dir)),
         caching: if options.direct_write { WriteCaching::Bypassed } else { WriteCaching::WriteBack },
         report: OnceLock::new(),

@@ -28,7 +28,7 @@ impl Adapter {
             let files = self.cache.to_write_back(ino);
             let nodes = files.iter().map(|ino| self.node(*ino)).collect();
             let (fs, cache, block_bytes) = (self.fs.clone(), self.cache.clone(), self.block_bytes);
-            self.write_back_for_space.then(nodes, response.defer(), move |output| {
+            self.kernel_write_back_for_space.then(nodes, response.defer(), move |output| {
                 cache.written_back(ino, &files)?;
                 put_attr(&fs.stat(ino)?, block_bytes, NO_VALIDITY, output);
                 Ok(())

@@ -117,7 +117,7 @@ impl Adapter {
             // direct write it invalidates both times, but we cannot tell the two apart. A failed
             // write may have written part of its data.
             let part = (offset.try_into().unwrap_or(i64::MAX), size.into());
-            self.write_back.part_then(request.header.node, part, response.defer(), move |output| {
+            self.kernel_write_back.part_then(request.header.node, part, response.defer(), move |output| {
                 output.put(&written?);
                 Ok(())
             });
@@ -154,7 +154,7 @@ impl Adapter {
         };
         if self.fs.has_writer(ino) {
             let fs = self.fs.clone();
-            self.write_back.then(vec![request.header.node], response.defer(), move |output| {
+            self.kernel_write_back.then(vec![request.header.node], response.defer(), move |output| {
                 output.put(&seek(&fs, ino, offset, whence)?);
                 Ok(())
             });
@@ -193,7 +193,7 @@ impl Adapter {
             Some(first) => {
                 let nodes = first.iter().map(|ino| self.node(*ino)).collect();
                 let cache = self.cache.clone();
-                self.write_back_for_space.then(nodes, response.defer(), move |output| {
+                self.kernel_write_back_for_space.then(nodes, response.defer(), move |output| {
                     cache.keep_failures(&first);
                     answer(output)
                 });

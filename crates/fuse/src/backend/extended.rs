@@ -88,7 +88,7 @@ impl Adapter {
             // Dirty pages from before this request can still be written back now; once the flag is
             // set, the writes would be refused.
             let (fs, connection, node) = (self.fs.clone(), self.connection.clone(), request.header.node);
-            self.write_back.then(vec![node], response.defer(), move |output| {
+            self.kernel_write_back.then(vec![node], response.defer(), move |output| {
                 put_ioctl(&fs.ioctl(caller, ino, use_of(handle), &asked)?, output);
                 let _ = connection.invalidate_attributes(node);
                 Ok(())

@@ -145,7 +145,7 @@ impl EngineFiles<'_> {
     }
 
     /// Writes the dirty data of a file.
-    fn write_back(&mut self, ino: Ino) -> io::Result<()> {
+    fn write_file(&mut self, ino: Ino) -> io::Result<()> {
         let Some(waiting) = self.waiting.remove(&ino) else { return Ok(()) };
         self.waiting_bytes -= waiting.bytes();
         for (at, bytes) in waiting.pieces {
@@ -155,20 +155,20 @@ impl EngineFiles<'_> {
     }
 
     /// Writes the dirty data of the file or directory at a path, and returns its inode.
-    fn write_back_at(&mut self, path: &str) -> io::Result<Ino> {
+    fn write_file_at(&mut self, path: &str) -> io::Result<Ino> {
         self.mounted.tick()?;
         let ino = match self.inodes.get(path) {
             Some((ino, _)) => *ino,
             None => self.mounted.resolve(&self.at(path))?,
         };
-        self.write_back(ino)?;
+        self.write_file(ino)?;
         Ok(ino)
     }
 
     /// Writes all dirty data in inode order, so that files created together are adjacent.
     fn write_all(&mut self) -> io::Result<()> {
         let inodes: Vec<Ino> = self.waiting.keys().copied().collect();
-        inodes.into_iter().try_for_each(|ino| self.write_back(ino))
+        inodes.into_iter().try_for_each(|ino| self.write_file(ino))
     }
 
     /// Writes expired data; all data if there is too much of it.
@@ -179,7 +179,7 @@ impl EngineFiles<'_> {
         let now_ns = self.mounted.disk.now_ns();
         let is_due = |waiting: &Waiting| now_ns - waiting.since_ns > WAITS_NS;
         let due: Vec<Ino> = self.waiting.iter().filter(|(_, it)| is_due(it)).map(|(ino, _)| *ino).collect();
-        due.into_iter().try_for_each(|ino| self.write_back(ino))
+        due.into_iter().try_for_each(|ino| self.write_file(ino))
     }
 
     /// Drops the dirty data of a file.
@@ -224,7 +224,7 @@ impl Files for EngineFiles<'_> {
 
     fn read(&mut self, path: &str, at: u64, bytes: &mut [u8]) -> io::Result<()> {
         let ino = self.find(path)?;
-        self.write_back(ino)?;
+        self.write_file(ino)?;
         let volume = &self.mounted.volume;
         let size = volume.stat(ino).map_err(to_io)?.size;
         let (_, pages) = self.inodes.get_mut(path).expect("it was just found");
@@ -235,19 +235,19 @@ impl Files for EngineFiles<'_> {
         let ino = self.find_or_make(path)?;
         match size {
             0 => self.give_up(path)?,
-            _ => self.write_back(ino)?,
+            _ => self.write_file(ino)?,
         }
         self.forget(path);
         self.mounted.volume.begin(Caller::ADMIN).truncate(ino, size).map_err(to_io)
     }
 
     fn fsync(&mut self, path: &str) -> io::Result<()> {
-        let ino = self.write_back_at(path)?;
+        let ino = self.write_file_at(path)?;
         self.mounted.volume.fsync(ino, SyncScope::Everything).map_err(to_io)
     }
 
     fn fdatasync(&mut self, path: &str) -> io::Result<()> {
-        let ino = self.write_back_at(path)?;
+        let ino = self.write_file_at(path)?;
         self.mounted.volume.fsync(ino, SyncScope::Data).map_err(to_io)
     }
 
@@ -286,7 +286,7 @@ impl Files for EngineFiles<'_> {
 
     fn size(&mut self, path: &str) -> io::Result<u64> {
         let ino = self.find(path)?;
-        self.write_back(ino)?;
+        self.write_file(ino)?;
         Ok(self.mounted.volume.stat(ino).map_err(to_io)?.size)
     }
 

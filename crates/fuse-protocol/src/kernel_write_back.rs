@@ -18,8 +18,8 @@ use crate::{
     message::Output,
 };
 
-/// The queue of the write-back thread.
-pub struct WriteBack {
+/// The queue of requests that wait for the write-back of the kernel, and the thread that answers them.
+pub struct KernelWriteBack {
     queue: Mutex<mpsc::Sender<Job>>,
 }
 
@@ -36,9 +36,9 @@ type AnswerWith = dyn FnOnce(&mut Output) -> Result<(), Errno> + Send;
 /// Upper bound for the length of these answers.
 const ANSWER_BYTES: usize = 512;
 
-impl WriteBack {
+impl KernelWriteBack {
     /// Starts the thread. It calls `panicked` with the message of a panic in an answer.
-    pub fn start(connection: Arc<Connection>, panicked: impl Fn(String) + Send + 'static) -> WriteBack {
+    pub fn start(connection: Arc<Connection>, panicked: impl Fn(String) + Send + 'static) -> KernelWriteBack {
         let (queue, jobs) = mpsc::channel();
         thread::spawn(move || {
             let mut output = Output::new(ANSWER_BYTES);
@@ -55,7 +55,7 @@ impl WriteBack {
                 reply.send(answered.map(|()| output.bytes()));
             }
         });
-        WriteBack { queue: Mutex::new(queue) }
+        KernelWriteBack { queue: Mutex::new(queue) }
     }
 
     /// Makes the kernel write back all data of the nodes, one after the other, and then sends the answer.
