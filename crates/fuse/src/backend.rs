@@ -20,7 +20,7 @@ use fuse_protocol::{
     abi::{self, InHeader, ROOT_NODE, init_flags, opcode},
 };
 use image::Image;
-use posix::{Caller, Errno, FileSystem, Result};
+use posix::{Credentials, Errno, FileSystem, Result};
 
 use crate::{
     MountOptions,
@@ -242,6 +242,6 @@ impl Adapter {
 }
 
 /// Returns the process that a request comes from.
-fn caller_of(header: &InHeader) -> Caller {
-    Caller { uid: header.uid, gid: header.gid, pid: header.pid }
+fn caller_of(header: &InHeader) -> Credentials {
+    Credentials { uid: header.uid, gid: header.gid, pid: header.pid }
 }

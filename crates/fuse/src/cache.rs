@@ -17,7 +17,7 @@ mod free_space;
 use std::{sync::Arc, time::Duration};
 
 use f2fs::{engine::Stat, format::FileType, units::Ino};
-use posix::{Caller, FileSystem, OpenFor, OpenMode, Result, WriteMode, WriteOrigin};
+use posix::{Credentials, FileSystem, OpenFor, OpenMode, Result, WriteMode, WriteOrigin};
 
 use self::{
     dirty_files::DirtyFiles,
@@ -99,7 +99,7 @@ impl KernelCache {
     // Opening and closing.
 
     /// Opens a file. Returns true if this updated the access time, of which the kernel does not know.
-    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Result<bool> {
+    pub fn open(&self, caller: Credentials, ino: Ino, mode: OpenMode) -> Result<bool> {
         self.fs.open(caller, ino, mode)?;
         let may_have_content = self.files.open(ino);
         // The kernel serves cached content without asking us. So an open for reading counts as the access.
@@ -144,7 +144,7 @@ impl KernelCache {
     /// one has expired. If the answer is to write back, the caller calls [`written_back`](Self::written_back)
     /// after that. That is the case when space is short, and after a failed write-back: a process that only keeps
     /// writing would otherwise never learn of the failure.
-    pub fn about_to_write(&self, caller: Caller, ino: Ino) -> BeforeWrite {
+    pub fn about_to_write(&self, caller: Credentials, ino: Ino) -> BeforeWrite {
         let fails = self.files.set_writer(ino, self.fs.limits_for(caller));
         match self.space_left_after(0) {
             FreeSpace::Enough { ask_again_after } if !fails => BeforeWrite::Accept(ask_again_after),
@@ -208,7 +208,7 @@ impl KernelCache {
     /// write](Self::about_to_write).
     pub fn write_dirty(
         &self,
-        caller: Caller,
+        caller: Credentials,
         ino: Ino,
         offset: u64,
         data: &[u8],

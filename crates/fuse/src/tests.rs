@@ -188,7 +188,7 @@ fn after_a_panic_in_a_change_every_request_is_refused_and_the_mount_ends_with_an
 #[test]
 fn after_a_panic_in_a_flush_every_request_is_refused_and_the_end_reports_it() {
     let (device, fs, long) = with_files();
-    let caller = posix::Caller { uid: 0, gid: 0, pid: 0 };
+    let caller = posix::Credentials { uid: 0, gid: 0, pid: 0 };
     fs.write(caller, long, 0, b"x", Default::default()).unwrap();
     device.in_flushes.store(true, Ordering::Relaxed);
     fs.record_fault(contain(|| fs.sync()).unwrap_err());
@@ -227,7 +227,7 @@ fn a_panic_in_a_read_fails_only_that_request_and_is_reported_at_the_end() {
 #[test]
 fn a_panic_in_the_background_is_noticed() {
     let (device, fs, long) = with_files();
-    fs.write(posix::Caller { uid: 0, gid: 0, pid: 0 }, long, 0, b"x", Default::default()).unwrap();
+    fs.write(posix::Credentials { uid: 0, gid: 0, pid: 0 }, long, 0, b"x", Default::default()).unwrap();
     device.in_writes.store(true, Ordering::Relaxed);
     let options = MountOptions { checkpoint_interval: Duration::from_millis(1), ..MountOptions::default() };
     let background = Background::start(fs.clone(), &options, "image".into(), Arc::new(|_: &Event| ()));
@@ -294,7 +294,7 @@ fn readers_are_answered_while_more_writers_wait_than_there_are_threads() {
 fn a_second_allocation_waits_for_the_data_that_the_first_one_writes_back() {
     let (_, fs, long) = with_files();
     let cache = KernelCache::new(fs.clone());
-    let caller = posix::Caller { uid: 0, gid: 0, pid: 0 };
+    let caller = posix::Credentials { uid: 0, gid: 0, pid: 0 };
     let mode = OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() };
     cache.open(caller, long, mode).unwrap();
     let large = 18 << 20;
@@ -313,7 +313,7 @@ fn a_second_allocation_waits_for_the_data_that_the_first_one_writes_back() {
 fn a_known_writer_goes_on_after_a_change_of_attributes_and_an_unknown_one_is_asked_for() {
     let (_, fs, file) = with_files_on(1 << 30);
     let cache = KernelCache::new(fs.clone());
-    let caller = posix::Caller { uid: 0, gid: 0, pid: 0 };
+    let caller = posix::Credentials { uid: 0, gid: 0, pid: 0 };
     let validity = || cache.validity_after_change(&fs.stat(file).unwrap(), cache.now());
     cache.open(caller, file, OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() }).unwrap();
     assert_eq!(validity(), NO_VALIDITY);
@@ -330,7 +330,7 @@ fn a_known_writer_goes_on_after_a_change_of_attributes_and_an_unknown_one_is_ask
 fn attributes_that_were_read_before_the_last_writer_closed_its_file_are_not_cached() {
     let (_, fs, file) = with_files();
     let cache = KernelCache::new(fs.clone());
-    let caller = posix::Caller { uid: 0, gid: 0, pid: 0 };
+    let caller = posix::Credentials { uid: 0, gid: 0, pid: 0 };
     cache.open(caller, file, OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() }).unwrap();
     let from = cache.now();
     let stat = fs.stat(file).unwrap();

@@ -38,7 +38,7 @@ use f2fs::{
 
 use crate::{
     Errno,
-    caller::Capability,
+    credentials::Capability,
     errno,
     inodes::Inodes,
     listings::Listings,
@@ -46,7 +46,7 @@ use crate::{
     volume_lock::{Reading, VolumeLock, Writing},
 };
 
-pub use crate::caller::Caller;
+pub use crate::credentials::Credentials;
 pub use attributes::{Change, TimesFrom};
 pub use content::{OpenFor, OpenMode, WriteMode, WriteOrigin};
 pub use f2fs::engine::{Limits, SyncScope};
@@ -134,12 +134,12 @@ impl FileSystem {
     }
 
     /// Locks the volume for a change on behalf of a caller. An administrator may exceed quota limits.
-    fn write_lock_for(&self, caller: Caller) -> Result<Writing<'_>> {
+    fn write_lock_for(&self, caller: Credentials) -> Result<Writing<'_>> {
         self.lock(self.limits_for(caller))
     }
 
     /// Returns the quota limits that hold for a caller.
-    pub fn limits_for(&self, caller: Caller) -> Limits {
+    pub fn limits_for(&self, caller: Credentials) -> Limits {
         let is_exempt = !self.has_quota || caller.has(Capability::SysResource);
         if is_exempt { Limits::Exempt } else { Limits::Enforced }
     }
@@ -304,7 +304,7 @@ pub(crate) mod tests {
         device.write(u64::from(addr.0) << 12, &[0xA5; 4096]).unwrap();
 
         let fs = mounted(Engine::open(device.clone(), options()).unwrap());
-        let caller = Caller { uid: 0, gid: 0, pid: 0 };
+        let caller = Credentials { uid: 0, gid: 0, pid: 0 };
         fs.lookup(root, b"gone").unwrap();
         fs.unlink(root, b"gone").unwrap();
         fs.create(caller, root, b"new", 0o100_644, 0, None).unwrap();
@@ -343,7 +343,7 @@ pub(crate) mod tests {
         let volume = Engine::open(device.clone(), small).unwrap();
         let settings = Settings { dirsync: true, ..Settings::default() };
         let fs = FileSystem::new(volume, Weak::new(), settings);
-        let caller = Caller { uid: 0, gid: 0, pid: 0 };
+        let caller = Credentials { uid: 0, gid: 0, pid: 0 };
         fs.write(caller, ino, 4 << 20, b"y", WriteMode::default()).unwrap();
         // The data is still in memory; the node that is to hold its address is evicted and then damaged on
         // the device.

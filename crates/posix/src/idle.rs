@@ -60,13 +60,13 @@ mod tests {
 
     use super::*;
     use crate::{
-        Caller, WriteMode,
+        Credentials, WriteMode,
         file_system::tests::{format, mounted},
     };
 
     #[test]
     fn an_idle_volume_is_cleaned_although_checkpoints_are_frequent() {
-        const USER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+        const USER: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
         const PUNCH_HOLE_AND_KEEP_SIZE: u32 = 3;
         let fs = mounted(format(&Arc::new(MemoryDevice::new(256 << 20)), ""));
         let ino = fs.create(USER, fs.root().unwrap(), b"file", 0o100_644, 0, None).unwrap().ino;

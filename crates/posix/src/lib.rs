@@ -12,8 +12,8 @@
 
 #![forbid(unsafe_code)]
 
-pub mod caller;
 mod caller_memory;
+pub mod credentials;
 mod encryption;
 pub mod errno;
 mod file_system;
@@ -25,8 +25,8 @@ mod pending_atimes;
 mod verity;
 pub mod volume_lock;
 
-pub use caller::Caller;
 pub use caller_memory::CallerMemory;
+pub use credentials::Credentials;
 pub use encryption::{Claims, EncryptionRequest, KeyStatus, Removal};
 pub use errno::Errno;
 pub use file_system::{

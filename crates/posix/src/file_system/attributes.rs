@@ -6,7 +6,7 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Caller, FileSystem, Result, durability::PART_BYTES, permissions, refuse_sealed, to_errno};
+use super::{Credentials, FileSystem, Result, durability::PART_BYTES, permissions, refuse_sealed, to_errno};
 use crate::{Errno, volume_lock::Writing};
 
 /// The changes of one SETATTR request.
@@ -57,7 +57,7 @@ impl FileSystem {
 
     /// Changes the size and attributes of an inode. The kernel has checked the caller's permissions, but does
     /// not know immutable and append-only flags.
-    pub fn change(&self, caller: Caller, ino: Ino, change: &Change) -> Result<Stat> {
+    pub fn change(&self, caller: Credentials, ino: Ino, change: &Change) -> Result<Stat> {
         let mut volume = self.write_lock_for(caller)?;
         let before = self.stat_in(&volume, ino)?;
         let Change { size, mut set, drops_privilege, times } = *change;

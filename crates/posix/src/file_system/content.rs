@@ -8,7 +8,9 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Caller, Change, FileSystem, Limits, Result, durability::PART_BYTES, refuse_sealed, to_errno};
+use super::{
+    Change, Credentials, FileSystem, Limits, Result, durability::PART_BYTES, refuse_sealed, to_errno,
+};
 use crate::{Errno, inodes::FirstAccess};
 
 /// Bytes that a copy moves per step. Each step locks the volume exclusively.
@@ -67,7 +69,7 @@ pub enum WriteOrigin {
 
 impl FileSystem {
     /// Opens a file or directory.
-    pub fn open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Result<()> {
+    pub fn open(&self, caller: Credentials, ino: Ino, mode: OpenMode) -> Result<()> {
         // A writer is counted before the checks. So one who removes the key or seals the file sees the writer, or the checks
         // see what he has done.
         self.inodes.open(ino, mode.open_for, FirstAccess::Ignored);
@@ -85,7 +87,7 @@ impl FileSystem {
     }
 
     /// Checks that a file or directory can be opened, and removes its content if that is asked for.
-    fn prepare_open(&self, caller: Caller, ino: Ino, mode: OpenMode) -> Result<()> {
+    fn prepare_open(&self, caller: Credentials, ino: Ino, mode: OpenMode) -> Result<()> {
         let stat = self.stat(ino)?;
         if stat.kind == FileType::Regular && stat.encrypted {
             self.read_lock()?.require_key(ino).map_err(to_errno)?;
@@ -164,7 +166,14 @@ impl FileSystem {
     }
 
     /// Writes to a file.
-    pub fn write(&self, caller: Caller, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Result<()> {
+    pub fn write(
+        &self,
+        caller: Credentials,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<()> {
         let WriteMode { origin, drops_privilege, drops_capabilities } = mode;
         let limits = match origin {
             WriteOrigin::Cache(limits) => limits,
@@ -193,7 +202,7 @@ impl FileSystem {
     /// than requested at the end of the source. The kernel has refused overlapping ranges.
     pub fn copy(
         &self,
-        caller: Caller,
+        caller: Credentials,
         (from, from_offset): (Ino, u64),
         (to, to_offset): (Ino, u64),
         length: u64,
@@ -223,7 +232,7 @@ impl FileSystem {
 
     /// Reserves, frees, zeroes or shifts a range (fallocate(2)). Linux's FUSE refuses the shifting modes
     /// itself and never sends them.
-    pub fn allocate(&self, caller: Caller, ino: Ino, offset: u64, length: u64, mode: u32) -> Result<()> {
+    pub fn allocate(&self, caller: Credentials, ino: Ino, offset: u64, length: u64, mode: u32) -> Result<()> {
         const KEEP_SIZE: u32 = 1;
         const PUNCH_HOLE: u32 = 2;
         const COLLAPSE_RANGE: u32 = 8;

@@ -11,8 +11,8 @@ use f2fs::{
     units::{Ino, SegNo},
 };
 
-use super::{Caller, End, FileSystem, Result, to_errno};
-use crate::{Errno, FsyncMode, caller::Capability, ioctl::TrimRange, volume_lock::Writing};
+use super::{Credentials, End, FileSystem, Result, to_errno};
+use crate::{Errno, FsyncMode, credentials::Capability, ioctl::TrimRange, volume_lock::Writing};
 
 /// Maximum time for pending discards at unmount (Linux, `DEF_UMOUNT_DISCARD_TIMEOUT`).
 const LAST_DISCARDS: Duration = Duration::from_secs(5);
@@ -139,7 +139,12 @@ impl FileSystem {
     /// Discards free blocks and returns the number of bytes. A request for a part of the volume covers all of
     /// it, which is harmless for free blocks. Other operations proceed while the device works. Between any two
     /// requests it ends with EINTR if `is_interrupted` says so.
-    pub fn trim(&self, caller: Caller, range: TrimRange, is_interrupted: &dyn Fn() -> bool) -> Result<u64> {
+    pub fn trim(
+        &self,
+        caller: Credentials,
+        range: TrimRange,
+        is_interrupted: &dyn Fn() -> bool,
+    ) -> Result<u64> {
         if !caller.has(Capability::SysAdmin) {
             return Err(Errno::PERM);
         }

@@ -23,9 +23,9 @@ use super::{
     FileSystem, Result, WriteMode,
     tests::{format, mounted},
 };
-use crate::{Caller, Errno, SyncScope};
+use crate::{Credentials, Errno, SyncScope};
 
-const ROOT_USER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
 
 /// A volume with an empty file on a device whose flushes panic while the switch is on.
 fn with_panics() -> (Arc<AtomicBool>, FileSystem, Ino) {

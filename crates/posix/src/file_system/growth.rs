@@ -90,7 +90,7 @@ mod tests {
     /// Asks for a size in bytes, as a process of this user.
     fn ask(fs: &FileSystem, uid: u32, bytes: u64) -> Result<Vec<u8>> {
         let request = Request::parse(0x4008_F510, &(bytes / 4096).to_ne_bytes()).unwrap();
-        fs.ioctl(crate::Caller { uid, gid: uid, pid: 0 }, fs.root().unwrap(), OpenFor::Reading, &request)
+        fs.ioctl(crate::Credentials { uid, gid: uid, pid: 0 }, fs.root().unwrap(), OpenFor::Reading, &request)
     }
 
     fn free(fs: &FileSystem) -> u64 {

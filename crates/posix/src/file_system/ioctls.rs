@@ -5,10 +5,10 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Caller, FileSystem, OpenFor, Result, to_errno};
+use super::{Credentials, FileSystem, OpenFor, Result, to_errno};
 use crate::{
     Errno,
-    caller::Capability,
+    credentials::Capability,
     ioctl::{self, ByteRange, Request},
 };
 
@@ -18,7 +18,13 @@ const DEFRAGMENT_SLICE_BLOCKS: u64 = 32;
 
 impl FileSystem {
     /// Executes an ioctl on an open file.
-    pub fn ioctl(&self, caller: Caller, ino: Ino, open_for: OpenFor, request: &Request) -> Result<Vec<u8>> {
+    pub fn ioctl(
+        &self,
+        caller: Credentials,
+        ino: Ino,
+        open_for: OpenFor,
+        request: &Request,
+    ) -> Result<Vec<u8>> {
         let stat = self.stat(ino)?;
         let blocks = |blocks: u64| blocks.to_ne_bytes().to_vec();
         let owns = caller.uid == stat.uid || caller.has(Capability::Fowner);
@@ -143,7 +149,7 @@ mod tests {
     #[test]
     fn flags_that_no_volume_has_are_refused_in_both_forms() {
         let fs = mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), "extra_attr,project_quota"));
-        let caller = Caller { uid: 0, gid: 0, pid: 0 };
+        let caller = Credentials { uid: 0, gid: 0, pid: 0 };
         let ino = fs.create(caller, fs.root().unwrap(), b"file", 0o100_644, 0, None).unwrap().ino;
         // FS_DAX_FL, in both encodings: in `struct fsxattr` it is FS_XFLAG_DAX.
         let mut extended = [0; 28];
@@ -166,7 +172,7 @@ mod tests {
     #[test]
     fn only_owners_and_writers_release_and_reserve_saved_blocks() {
         let fs = mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), "extra_attr,compression"));
-        let caller = |uid| Caller { uid, gid: uid, pid: 0 };
+        let caller = |uid| Credentials { uid, gid: uid, pid: 0 };
         let root = fs.root().unwrap();
         let set = SetAttr { permissions: Some(0o777), ..SetAttr::default() };
         fs.change(caller(0), root, &Change { set, ..Change::default() }).unwrap();
@@ -188,7 +194,7 @@ mod tests {
     #[test]
     fn a_range_of_a_file_is_defragmented_for_administrators() {
         let fs = mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), ""));
-        let caller = |uid| Caller { uid, gid: uid, pid: 0 };
+        let caller = |uid| Credentials { uid, gid: uid, pid: 0 };
         let root = fs.root().unwrap();
         let files = [&b"one"[..], b"two"]
             .map(|name| fs.create(caller(0), root, name, 0o100_644, 0, None).unwrap().ino);
@@ -219,7 +225,7 @@ mod tests {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let fs = mounted(format(&device, "sb_checksum"));
         let root = fs.root().unwrap();
-        let caller = |uid| Caller { uid, gid: uid, pid: 0 };
+        let caller = |uid| Credentials { uid, gid: uid, pid: 0 };
         let set = |uid, text: &[u8]| {
             let mut label = [0; 256];
             label[..text.len()].copy_from_slice(text);

@@ -7,10 +7,10 @@ use std::{
 
 use f2fs::{EncryptionPolicy, Key, KeyName, engine::Engine, format::superblock::Features, units::Ino};
 
-use super::{Caller, FileSystem, Result, to_errno};
+use super::{Credentials, FileSystem, Result, to_errno};
 use crate::{
     CallerMemory, Errno,
-    caller::Capability,
+    credentials::Capability,
     encryption::{self, Claims, EncryptionRequest, KeyStatus, Removal},
 };
 
@@ -34,7 +34,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// `EACCES` for another user.
-    pub fn require_memory_access(&self, caller: Caller) -> Result<()> {
+    pub fn require_memory_access(&self, caller: Credentials) -> Result<()> {
         let is_own = caller.uid == rustix::process::geteuid().as_raw();
         if is_own || caller.has(Capability::SysAdmin) { Ok(()) } else { Err(Errno::ACCESS) }
     }
@@ -47,7 +47,7 @@ impl FileSystem {
     /// Executes an ioctl of fscrypt on an open file.
     pub fn encryption_ioctl(
         &self,
-        caller: Caller,
+        caller: Credentials,
         ino: Ino,
         request: EncryptionRequest,
         memory: CallerMemory,
@@ -84,7 +84,7 @@ impl FileSystem {
     }
 
     /// Adds a key, which is then at hand for all users; the permissions of files still hold.
-    fn add_key(&self, caller: Caller, key: Key, name: KeyName) -> Result<()> {
+    fn add_key(&self, caller: Credentials, key: Key, name: KeyName) -> Result<()> {
         require_rights_over(caller, &name)?;
         let mut volume = self.lock_without_upkeep()?;
         let mut all = self.key_users.lock();
@@ -102,7 +102,7 @@ impl FileSystem {
 
     /// Gives up claims to a key, and removes it with the last one. While files under it are open for writing, it stays: the
     /// kernel may have data of them that is to be encrypted.
-    fn remove_key(&self, caller: Caller, name: KeyName, claims: Claims) -> Result<Removal> {
+    fn remove_key(&self, caller: Credentials, name: KeyName, claims: Claims) -> Result<Removal> {
         require_rights_over(caller, &name)?;
         let is_admin = caller.has(Capability::SysAdmin);
         if claims == Claims::All && !is_admin {
@@ -131,7 +131,7 @@ impl FileSystem {
         Ok(Removal::Done)
     }
 
-    fn key_status(&self, caller: Caller, name: &KeyName) -> Result<KeyStatus> {
+    fn key_status(&self, caller: Credentials, name: &KeyName) -> Result<KeyStatus> {
         let is_present = self.read_lock()?.has_key(name);
         let all = self.key_users.lock();
         let users = all.get(name).filter(|_| is_present);
@@ -144,7 +144,7 @@ impl FileSystem {
 
     /// Makes an empty directory of the caller encrypted. Without the rights of its owner over all files, the caller must
     /// have added the key itself: otherwise it could not read its own files.
-    fn set_policy(&self, caller: Caller, dir: Ino, policy: &EncryptionPolicy) -> Result<()> {
+    fn set_policy(&self, caller: Credentials, dir: Ino, policy: &EncryptionPolicy) -> Result<()> {
         let is_privileged = caller.has(Capability::Fowner);
         if caller.uid != self.stat(dir)?.uid && !is_privileged {
             return Err(Errno::ACCESS);
@@ -164,7 +164,7 @@ impl FileSystem {
 
 /// Only an administrator handles keys of policies of version 1: nothing ties their names to them, so that a user could put
 /// a wrong key in the place of another's.
-fn require_rights_over(caller: Caller, name: &KeyName) -> Result<()> {
+fn require_rights_over(caller: Credentials, name: &KeyName) -> Result<()> {
     match name {
         KeyName::Descriptor(_) if !caller.has(Capability::SysAdmin) => Err(Errno::ACCESS),
         _ => Ok(()),
@@ -202,8 +202,8 @@ mod tests {
         drops_privilege: false,
     };
 
-    fn caller(uid: u32) -> Caller {
-        Caller { uid, gid: uid, pid: 0 }
+    fn caller(uid: u32) -> Credentials {
+        Credentials { uid, gid: uid, pid: 0 }
     }
 
     fn key() -> Key {

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::{
         Errno, Settings,
-        file_system::{Caller, GroupIdBit, tests::format},
+        file_system::{Credentials, GroupIdBit, tests::format},
     };
 
     const FILES: usize = 400;
@@ -204,7 +204,7 @@ mod tests {
     fn absent_attributes_are_reported_without_reading_the_inode() {
         let (device, fs, inos) = with_many_files();
         list_all(&fs, 20);
-        let caller = Caller { uid: 0, gid: 0, pid: 0 };
+        let caller = Credentials { uid: 0, gid: 0, pid: 0 };
         let before = device.counts().reads;
         for ino in &inos[1..] {
             assert_eq!(fs.get_xattr(*ino, b"user.note"), Err(Errno::NODATA));

@@ -11,7 +11,7 @@ use f2fs::{
 };
 use rustix::fs::RenameFlags;
 
-use super::{Caller, FileSystem, Result, permissions, to_errno};
+use super::{Credentials, FileSystem, Result, permissions, to_errno};
 use crate::{Errno, volume_lock::Writing};
 
 impl FileSystem {
@@ -74,7 +74,7 @@ impl FileSystem {
     /// Creates an inode of any type but a symbolic link, and takes a lookup reference on it.
     pub fn create(
         &self,
-        caller: Caller,
+        caller: Credentials,
         dir: Ino,
         name: &[u8],
         mode: u16,
@@ -104,7 +104,7 @@ impl FileSystem {
 
     /// Creates a file without a name (O_TMPFILE) and takes a lookup reference on it. The file is freed with
     /// the last reference unless it has a name by then.
-    pub fn create_nameless(&self, caller: Caller, dir: Ino, mode: u16, umask: u16) -> Result<Stat> {
+    pub fn create_nameless(&self, caller: Credentials, dir: Ino, mode: u16, umask: u16) -> Result<Stat> {
         let volume = self.write_lock_for(caller)?;
         let mode = self.mode_of_new(&volume, caller, dir, mode)?;
         let (uid, gid) = self.settings.owner.of_new(&volume, caller, dir)?;
@@ -118,7 +118,7 @@ impl FileSystem {
     }
 
     /// Creates a symbolic link and takes a lookup reference on it.
-    pub fn symlink(&self, caller: Caller, dir: Ino, name: &[u8], target: &[u8]) -> Result<Stat> {
+    pub fn symlink(&self, caller: Credentials, dir: Ino, name: &[u8], target: &[u8]) -> Result<Stat> {
         let volume = self.write_lock_for(caller)?;
         let (uid, gid) = self.settings.owner.of_new(&volume, caller, dir)?;
         let new = NewNode { uid, gid, ..NewNode::new(0o777) };
@@ -130,14 +130,14 @@ impl FileSystem {
     }
 
     /// Adds a name to an inode and takes a lookup reference on it.
-    pub fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat> {
+    pub fn link(&self, caller: Credentials, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat> {
         self.finish_creation(self.write_lock_for(caller)?, Some(dir), |volume| {
             volume.begin().link(ino, dir, name).map(|()| ino)
         })
     }
 
     /// Returns the mode of a new inode in a directory.
-    fn mode_of_new(&self, volume: &Engine, caller: Caller, dir: Ino, mode: u16) -> Result<u16> {
+    fn mode_of_new(&self, volume: &Engine, caller: Credentials, dir: Ino, mode: u16) -> Result<u16> {
         permissions::mode_of_new(caller, mode, || self.stat_in(volume, dir))
     }
 
@@ -173,7 +173,7 @@ impl FileSystem {
     /// Renames an inode. With RENAME_WHITEOUT, a whiteout (a character device 0:0) takes the old name.
     pub fn rename(
         &self,
-        caller: Caller,
+        caller: Credentials,
         (from_dir, from): (Ino, &[u8]),
         (to_dir, to): (Ino, &[u8]),
         flags: RenameFlags,
@@ -257,7 +257,7 @@ mod tests {
     fn a_rename_whose_whiteout_is_refused_moves_nothing() {
         let mut volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "extra_attr,quota");
         let root = volume.superblock().root_ino;
-        let user = Caller { uid: 2000, gid: 2000, pid: 0 };
+        let user = Credentials { uid: 2000, gid: 2000, pid: 0 };
         let new = NewNode { uid: user.uid, gid: user.gid, ..NewNode::new(0o100_644) };
         let ino = volume.begin(f2fs::engine::Caller::ADMIN).create(root, b"from", &new).unwrap();
         let limits = QuotaLimits { inodes_hard: 1, ..QuotaLimits::default() };
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(rename(user), Err(Errno::DQUOT));
         assert_eq!(fs.lookup(root, b"from").unwrap().ino, ino);
         assert_eq!(fs.lookup(root, b"to").map(|stat| stat.ino), Err(Errno::NOENT));
-        rename(Caller { uid: 0, ..user }).unwrap();
+        rename(Credentials { uid: 0, ..user }).unwrap();
         assert_eq!(fs.lookup(root, b"to").unwrap().ino, ino);
         assert_eq!(fs.lookup(root, b"from").unwrap().kind, FileType::CharDevice);
         // Two names of one inode: rename(2) does nothing.

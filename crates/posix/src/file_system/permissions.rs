@@ -8,14 +8,14 @@ use f2fs::{
     format::FileType,
 };
 
-use super::{Caller, Result};
-use crate::caller::Capability;
+use super::{Credentials, Result};
+use crate::credentials::Capability;
 
 const GROUP_EXECUTE: u16 = 0o010;
 
 /// Returns the mode of a new inode. In a set-group-id directory, only members of its group can create an
 /// executable with the set-group-id bit.
-pub fn mode_of_new(caller: Caller, mode: u16, dir: impl FnOnce() -> Result<Stat>) -> Result<u16> {
+pub fn mode_of_new(caller: Credentials, mode: u16, dir: impl FnOnce() -> Result<Stat>) -> Result<u16> {
     let both = SET_GID | GROUP_EXECUTE;
     if mode & both != both || FileType::from_mode(mode) == Some(FileType::Directory) {
         return Ok(mode);
@@ -26,13 +26,13 @@ pub fn mode_of_new(caller: Caller, mode: u16, dir: impl FnOnce() -> Result<Stat>
 }
 
 /// Returns the permissions that a caller may give to an inode of group `gid`.
-pub fn permissions_of(caller: Caller, gid: u32, permissions: u16) -> u16 {
+pub fn permissions_of(caller: Credentials, gid: u32, permissions: u16) -> u16 {
     let loses = permissions & SET_GID != 0 && caller.is_outside(gid);
     if loses { permissions & !SET_GID } else { permissions }
 }
 
 /// Returns true if the mode of an inode lets a caller write to it.
-pub fn may_write(caller: Caller, stat: &Stat) -> bool {
+pub fn may_write(caller: Credentials, stat: &Stat) -> bool {
     caller.uid == stat.uid
         || stat.mode & 0o020 != 0 && caller.is_in(stat.gid)
         || stat.mode & 0o002 != 0
@@ -64,7 +64,7 @@ mod tests {
     };
 
     /// A process with other credentials than ours.
-    struct Process(Child, Caller);
+    struct Process(Child, Credentials);
 
     impl Process {
         /// Starts the process. Returns `None` if the test lacks permission or setpriv is missing.
@@ -89,7 +89,7 @@ mod tests {
                 eprintln!("skipped: only root can give a process other credentials");
                 return None;
             }
-            let caller = Caller { uid, gid, pid: child.id() };
+            let caller = Credentials { uid, gid, pid: child.id() };
             Some(Process(child, caller))
         }
     }
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_creator_outside_the_group_of_a_set_group_id_directory_makes_no_program_of_that_group() {
         let (fs, root) = with_shared_root();
-        let outside = Caller { uid: 1000, gid: 1000, pid: 0 };
+        let outside = Credentials { uid: 1000, gid: 1000, pid: 0 };
         let made = |caller, name: &[u8], mode| fs.create(caller, root, name, mode, 0, None).unwrap();
         let program = made(outside, b"program", 0o102_755);
         assert_eq!((permissions(program.mode), program.gid), (0o755, GROUP));
@@ -135,9 +135,9 @@ mod tests {
             "the group cannot execute it"
         );
         assert_eq!(permissions(made(outside, b"dir", 0o040_755).mode), 0o2755, "directories inherit the bit");
-        let member = Caller { gid: GROUP, ..outside };
+        let member = Credentials { gid: GROUP, ..outside };
         assert_eq!(permissions(made(member, b"member", 0o102_755).mode), 0o2755);
-        let root_user = Caller { uid: 0, gid: 0, pid: 0 };
+        let root_user = Credentials { uid: 0, gid: 0, pid: 0 };
         assert_eq!(permissions(made(root_user, b"root", 0o102_755).mode), 0o2755);
         fs.unmount().unwrap();
     }
@@ -176,7 +176,7 @@ mod tests {
             .unwrap();
         let fs = mounted(volume);
         let (Process(_, bare), Process(_, full)) = (&bare_root, &root_user);
-        let set_flags = |caller: &Caller, flags: u32| {
+        let set_flags = |caller: &Credentials, flags: u32| {
             fs.ioctl(
                 *caller,
                 ino,

@@ -8,7 +8,7 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Caller, Result, to_errno};
+use super::{Credentials, Result, to_errno};
 use crate::Errno;
 
 /// The owner and the group of all files on a mount. With `None`, each has its own.
@@ -27,7 +27,7 @@ impl ShownOwner {
     }
 
     /// Returns the owner and group of a new inode.
-    pub(super) fn of_new(self, volume: &Engine, caller: Caller, dir: Ino) -> Result<(u32, u32)> {
+    pub(super) fn of_new(self, volume: &Engine, caller: Credentials, dir: Ino) -> Result<(u32, u32)> {
         if self == ShownOwner::default() {
             return Ok((caller.uid, caller.gid));
         }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::{Change, FileSystem, OpenFor, Settings, file_system::tests::format, ioctl::Request};
 
-    const USER: Caller = Caller { uid: 1000, gid: 100, pid: 0 };
+    const USER: Credentials = Credentials { uid: 1000, gid: 100, pid: 0 };
 
     /// Returns a mounted volume that shows everything as `USER`'s, with a directory of 7:8 and a set-user-id program of
     /// 0:0 in it; and the device.

@@ -11,7 +11,7 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Caller, FileSystem, Result, permissions::may_write, to_errno};
+use super::{Credentials, FileSystem, Result, permissions::may_write, to_errno};
 use crate::{
     CallerMemory, Errno,
     verity::{self, Metadata, MetadataRange, VerityAnswer, VerityRequest},
@@ -33,7 +33,7 @@ impl FileSystem {
     /// Executes an ioctl of fs-verity on an open file. Sealing a large file ends early if it is interrupted.
     pub fn verity_ioctl(
         &self,
-        caller: Caller,
+        caller: Credentials,
         ino: Ino,
         request: VerityRequest,
         memory: CallerMemory,
@@ -59,7 +59,7 @@ impl FileSystem {
     /// Seals a file that nobody writes to. Readers have turns meanwhile, other writers wait.
     fn seal(
         &self,
-        caller: Caller,
+        caller: Credentials,
         ino: Ino,
         parameters: &Parameters,
         signature: &[u8],
@@ -156,7 +156,7 @@ mod tests {
         verity::AnswerBy,
     };
 
-    const ROOT_USER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+    const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
     const NOWHERE: CallerMemory = CallerMemory { pid: 0, address: 0 };
 
     fn enable() -> VerityRequest {
@@ -182,7 +182,7 @@ mod tests {
         let ino = new_file(&fs, 600_000);
         let ask = |uid, request| {
             let memory = CallerMemory { pid: std::process::id(), address: 0 };
-            fs.verity_ioctl(Caller { uid, gid: uid, pid: 0 }, ino, request, memory, &|| false)
+            fs.verity_ioctl(Credentials { uid, gid: uid, pid: 0 }, ino, request, memory, &|| false)
         };
         let measure = || VerityRequest::Measure { room_bytes: 32, by: AnswerBy::Kernel };
         assert_eq!(ask(0, measure()), Err(Errno::NODATA));

@@ -15,12 +15,12 @@ use f2fs::{
     units::{Ino, Time},
 };
 
-use super::{Caller, FileSystem, OpenMode, Settings};
+use super::{Credentials, FileSystem, OpenMode, Settings};
 
 /// Size of the volume in bytes.
 pub(super) const BYTES: u64 = 128 << 20;
 /// The calling user.
-pub(super) const ROOT_USER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+pub(super) const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
 
 /// A device that, during each flush and discard, checks whether the volume is open to readers, and if so
 /// opens and reads a file of the volume on it.

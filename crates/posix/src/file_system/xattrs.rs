@@ -8,8 +8,8 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Caller, FileSystem, Result, SelinuxLabels, to_errno};
-use crate::{Errno, caller::Capability};
+use super::{Credentials, FileSystem, Result, SelinuxLabels, to_errno};
+use crate::{Errno, credentials::Capability};
 
 /// The extended attribute that holds the access ACL.
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
@@ -44,7 +44,7 @@ impl FileSystem {
     }
 
     /// Returns the names of all extended attributes, each followed by a zero byte.
-    pub fn list_xattrs(&self, caller: Caller, ino: Ino) -> Result<Vec<u8>> {
+    pub fn list_xattrs(&self, caller: Credentials, ino: Ino) -> Result<Vec<u8>> {
         if self.inodes.has_no_xattrs(ino) {
             self.requests.fetch_add(1, Ordering::Relaxed);
             return if self.volume.is_poisoned() { Err(Errno::IO) } else { Ok(Vec::new()) };
@@ -64,7 +64,7 @@ impl FileSystem {
     /// Sets an extended attribute.
     pub fn set_xattr(
         &self,
-        caller: Caller,
+        caller: Credentials,
         ino: Ino,
         name: &[u8],
         value: &[u8],

@@ -22,9 +22,10 @@ pub enum Capability {
     SysResource = 24,
 }
 
-/// The process that a request comes from.
+/// The credentials that a request carries: the user, the group and the process that it comes from (`struct ucred` of
+/// unix(7)). Further rights follow from the status of the process.
 #[derive(Debug, Clone, Copy)]
-pub struct Caller {
+pub struct Credentials {
     /// User ID for file access.
     pub uid: u32,
     /// Group ID for file access.
@@ -33,39 +34,39 @@ pub struct Caller {
     pub pid: u32,
 }
 
-impl Caller {
+impl Credentials {
     /// Returns true if the caller has a capability in the user namespace of the mount. If its capabilities
     /// are unknown, root has all of them.
     pub fn has(self, capability: Capability) -> bool {
-        self.credentials().map_or(self.uid == 0, |known| known.has(capability, self.pid))
+        self.status().map_or(self.uid == 0, |known| known.has(capability, self.pid))
     }
 
     /// Returns true if the caller is a member of a group, or a capability exempts it (Linux,
     /// `in_group_or_capable`).
     pub fn is_in(self, gid: u32) -> bool {
-        self.gid == gid || self.credentials().map_or(self.uid == 0, |known| known.is_in(gid, self.pid))
+        self.gid == gid || self.status().map_or(self.uid == 0, |known| known.is_in(gid, self.pid))
     }
 
     /// Returns true if the caller is known not to be a member of a group. The groups behind a kernel service
     /// such as nfsd are unknown.
     pub fn is_outside(self, gid: u32) -> bool {
-        self.gid != gid && self.credentials().is_some_and(|known| !known.is_in(gid, self.pid))
+        self.gid != gid && self.status().is_some_and(|known| !known.is_in(gid, self.pid))
     }
 
-    /// Reads the credentials of the process, if the request was made with them. Requests by a kernel thread
+    /// Reads the status of the process, if the request was made with its credentials. Requests by a kernel thread
     /// or a stacked file system carry other credentials.
-    fn credentials(self) -> Option<Credentials> {
+    fn status(self) -> Option<ProcessStatus> {
         if self.pid == 0 {
             return None;
         }
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
-        Credentials::parse(&status).filter(|known| (known.uid, known.gid) == (self.uid, self.gid))
+        ProcessStatus::parse(&status).filter(|known| (known.uid, known.gid) == (self.uid, self.gid))
     }
 }
 
-/// The credentials of a process that determine its access to files.
+/// The part of the status of a process (proc(5)) that determines its access to files.
 #[derive(Debug, PartialEq, Eq)]
-struct Credentials {
+struct ProcessStatus {
     uid: u32,
     gid: u32,
     groups: Vec<u32>,
@@ -73,15 +74,15 @@ struct Credentials {
     capabilities: u64,
 }
 
-impl Credentials {
+impl ProcessStatus {
     /// Parses the status of a process (proc(5)).
-    fn parse(status: &str) -> Option<Credentials> {
+    fn parse(status: &str) -> Option<ProcessStatus> {
         let field = |name: &str| {
             status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
         };
         // The columns are real, effective, saved and file-system ID.
         let of_files = |name: &str| field(name)?.split_whitespace().nth(3)?.parse().ok();
-        Some(Credentials {
+        Some(ProcessStatus {
             uid: of_files("Uid")?,
             gid: of_files("Gid")?,
             groups: field("Groups")?.split_whitespace().filter_map(|group| group.parse().ok()).collect(),
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn credentials_are_those_of_access_to_files() {
-        let known = Credentials::parse(STATUS).unwrap();
+        let known = ProcessStatus::parse(STATUS).unwrap();
         assert_eq!((known.uid, known.gid, &known.groups[..]), (1000, 101, &[4, 24, 1000][..]));
         let pid = std::process::id();
         use Capability as C;
@@ -123,14 +124,14 @@ mod tests {
             .map(|capability| known.has(capability, pid));
         assert_eq!(has, [true, true, true, false, false, false]);
         assert!(known.is_in(24, pid) && known.is_in(5, pid), "with CAP_FSETID");
-        let none = Credentials { capabilities: 0, ..known };
+        let none = ProcessStatus { capabilities: 0, ..known };
         assert!(none.is_in(24, pid) && !none.is_in(5, pid));
-        assert_eq!(Credentials::parse("Uid:\t0\t0\t0\t0\n"), None);
+        assert_eq!(ProcessStatus::parse("Uid:\t0\t0\t0\t0\n"), None);
     }
 
     #[test]
     fn root_has_every_capability_if_its_process_is_unknown() {
-        let invisible = |uid| Caller { uid, gid: uid, pid: 0 };
+        let invisible = |uid| Credentials { uid, gid: uid, pid: 0 };
         assert!(invisible(0).has(Capability::SysAdmin) && invisible(0).is_in(5));
         assert!(!invisible(1000).has(Capability::SysAdmin) && !invisible(1000).is_in(5));
         assert!(!invisible(1000).is_outside(5), "unknown");
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn a_request_with_other_credentials_than_its_process_is_judged_by_its_user() {
         let process = std::process::id();
-        let lent = Caller { uid: 123_456, gid: 123_456, pid: process };
+        let lent = Credentials { uid: 123_456, gid: 123_456, pid: process };
         assert!(!lent.has(Capability::SysAdmin) && !lent.is_outside(5));
     }
 }
