@@ -179,6 +179,10 @@ impl Source for RescueSource<'_> {
             self.links.remove(&version);
         }
     }
+
+    fn is_first_name(&self) -> bool {
+        self.first_of.is_some()
+    }
 }
 
 impl OpenFile {

@@ -120,6 +120,7 @@ pub fn fill(
             Ok(()) => {}
             Err(error @ (Error::NoSpace { .. } | Error::NoInodes)) if counter.is_some() => {
                 let mut counter = counter.take().expect("it exists");
+                source.skip_data();
                 count_rest(&mut counter, source, &options.transform)?;
                 let needed_blocks = counter.need()?.blocks + SLACK_BLOCKS;
                 let block_size = filler.volume.superblock().block_size;

@@ -3,14 +3,15 @@
 //! *Invariants*: a [`Source`] gives a directory before its contents, and the first name of a hard link before
 //! the others. Its paths have no empty, `.` or `..` component, and no component longer than the longest name.
 //! Names are bytes. The part of a tree held in memory is bounded: the names of one directory at a time, and
-//! one run of data.
+//! one run of data; [`read_ahead`] adds a few batches.
 //!
 //! Sources report a tree unchanged. [`Transform`] changes owners, modes, labels and times afterwards, so
-//! every source works with every change. Nothing here spawns threads: the host's kernel does the read-ahead,
-//! on advice from the source.
+//! every source works with every change. The host's kernel reads ahead, on advice from the source, and [`read_ahead`] reads
+//! a source in a thread of its own.
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod directories;
 mod entry;
 mod exclude;
@@ -26,6 +27,7 @@ mod tar;
 mod transform;
 mod volume_source;
 
+pub use ahead::read_ahead;
 pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr};
 pub use exclude::Exclusion;
 pub use export::{ExportOptions, Exported, Loss, Sink, export};
@@ -66,6 +68,15 @@ pub trait Source {
     /// Tells the source that the sink refused the last entry. If that was the first name of a hard link, the
     /// next name takes its place.
     fn refused(&mut self) {}
+
+    /// Returns true if the last entry is the first name of a file that may have several, so that
+    /// [`refused`](Self::refused) has an effect.
+    fn is_first_name(&self) -> bool {
+        false
+    }
+
+    /// Tells the source that its caller reads no data from now on. A source that reads ahead then leaves it out.
+    fn skip_data(&mut self) {}
 }
 
 impl<S: Source + ?Sized> Source for Box<S> {
@@ -79,5 +90,13 @@ impl<S: Source + ?Sized> Source for Box<S> {
 
     fn refused(&mut self) {
         (**self).refused();
+    }
+
+    fn is_first_name(&self) -> bool {
+        (**self).is_first_name()
+    }
+
+    fn skip_data(&mut self) {
+        (**self).skip_data();
     }
 }

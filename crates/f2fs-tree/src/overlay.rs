@@ -27,7 +27,7 @@ pub struct Layer<'s> {
     /// Its name.
     pub name: String,
     /// The source.
-    pub source: Box<dyn Source + 's>,
+    pub source: Box<dyn Source + Send + 's>,
 }
 
 /// The names of several sources, from which the tree of all follows. See the module.
@@ -79,7 +79,7 @@ impl Overlay {
     }
 
     /// Returns the tree of the same layers, opened again.
-    pub fn tree<'s>(&'s self, layers: Vec<Layer<'s>>) -> impl Source + 's {
+    pub fn tree<'s>(&'s self, layers: Vec<Layer<'s>>) -> impl Source + Send + 's {
         let mut layers = layers.into_iter().map(|layer| layer.source);
         OverlaySource { overlay: self, top: layers.next(), layers, layer: 0, given: FxHashSet::default() }
     }
@@ -192,7 +192,7 @@ fn conflict(path: &[u8], (directory, other): (usize, usize), names: &[String]) -
 struct OverlaySource<'s, L> {
     overlay: &'s Overlay,
     /// The source that is read; `None` at the end.
-    top: Option<Box<dyn Source + 's>>,
+    top: Option<Box<dyn Source + Send + 's>>,
     /// The sources after it.
     layers: L,
     /// Number of the source that is read.
@@ -201,7 +201,7 @@ struct OverlaySource<'s, L> {
     given: FxHashSet<DirectoryId>,
 }
 
-impl<'s, L: Iterator<Item = Box<dyn Source + 's>>> OverlaySource<'s, L> {
+impl<'s, L: Iterator<Item = Box<dyn Source + Send + 's>>> OverlaySource<'s, L> {
     /// Returns an entry of the current layer as it is in the tree, or `None` if it is not there.
     fn placed(&mut self, mut entry: Entry) -> Option<Entry> {
         let overlay = self.overlay;
@@ -237,7 +237,7 @@ impl<'s, L: Iterator<Item = Box<dyn Source + 's>>> OverlaySource<'s, L> {
     }
 }
 
-impl<'s, L: Iterator<Item = Box<dyn Source + 's>>> Source for OverlaySource<'s, L> {
+impl<'s, L: Iterator<Item = Box<dyn Source + Send + 's>>> Source for OverlaySource<'s, L> {
     fn next_entry(&mut self) -> Result<Option<Entry>> {
         while let Some(top) = &mut self.top {
             match top.next_entry()? {
@@ -262,6 +262,16 @@ impl<'s, L: Iterator<Item = Box<dyn Source + 's>>> Source for OverlaySource<'s, 
     fn refused(&mut self) {
         if let Some(top) = &mut self.top {
             top.refused();
+        }
+    }
+
+    fn is_first_name(&self) -> bool {
+        self.top.as_ref().is_some_and(|top| top.is_first_name())
+    }
+
+    fn skip_data(&mut self) {
+        if let Some(top) = &mut self.top {
+            top.skip_data();
         }
     }
 }

@@ -342,6 +342,10 @@ impl Source for VolumeSource<'_> {
             self.links.remove(&ino);
         }
     }
+
+    fn is_first_name(&self) -> bool {
+        self.first_of.is_some()
+    }
 }
 
 impl OpenFile {

@@ -180,7 +180,7 @@ impl Content {
     }
 
     /// Opens the content from its start.
-    pub fn open(&self) -> Result<Box<dyn Source + '_>> {
+    pub fn open(&self) -> Result<Box<dyn Source + Send + '_>> {
         let mut layers = self.layers()?;
         Ok(match &self.overlay {
             Some(overlay) => Box::new(overlay.tree(layers)),
@@ -276,7 +276,7 @@ impl Part {
     }
 
     /// Opens the source from its start. The entries of an archive that `exclusion` leaves out are still there.
-    fn open(&self, exclusion: Arc<Exclusion>) -> Result<Box<dyn Source + '_>> {
+    fn open(&self, exclusion: Arc<Exclusion>) -> Result<Box<dyn Source + Send + '_>> {
         let name = self.name();
         Ok(match self {
             Part::Directory(path, left_out) => {
@@ -301,7 +301,7 @@ impl Part {
 }
 
 /// Opens a tar archive, compressed or not.
-fn tar<'a>(name: &str, stream: impl io::Read + 'a) -> Result<Box<dyn Source + 'a>> {
+fn tar<'a>(name: &str, stream: impl io::Read + Send + 'a) -> Result<Box<dyn Source + Send + 'a>> {
     let stream = decompressed(stream).with_context(|| name.to_string())?;
     Ok(Box::new(TarSource::named(name, stream)))
 }

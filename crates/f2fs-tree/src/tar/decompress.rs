@@ -45,7 +45,7 @@ pub fn is_compressed(start: &[u8]) -> bool {
 ///
 /// # Errors
 /// [`Error::Unsupported`] for bzip2 and lzip; those of reading the stream.
-pub fn decompressed<'a>(stream: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
+pub fn decompressed<'a>(stream: impl Read + Send + 'a) -> Result<Box<dyn Read + Send + 'a>> {
     let mut stream = BufReader::with_capacity(BUFFER_BYTES, stream);
     let failed = |source| Error::Host { path: "archive".into(), source };
     let start = stream.fill_buf().map_err(failed)?;

@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> Result<()> {
         quiet: args.quiet,
         json: args.json,
     };
-    let (done, lost) = carry.run(&mut source)?;
+    let (done, lost) = f2fs_tree::read_ahead(&mut source, |source| carry.run(source))?;
     let record = Record {
         source: name(),
         destination: carry.destination_name(),

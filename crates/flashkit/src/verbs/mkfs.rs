@@ -255,7 +255,7 @@ fn fill(
     let mut tell = progress::teller(&bar);
     let saved_space = args.compress.saved_space();
     let how = FillOptions { transform, root: true, saved_space, progress: Some(&mut tell) };
-    let done = f2fs_tree::fill(volume, root, &mut *source, how)
+    let done = f2fs_tree::read_ahead(&mut *source, |source| f2fs_tree::fill(volume, root, source, how))
         .map_err(|error| content.explain(error, &args.image, |error| too_small(error, args, existing)))?;
     bar.finish_and_clear();
     Ok(Filled { entries: done.entries, bytes: done.bytes })

@@ -91,4 +91,8 @@ impl Source for Arrivals<'_> {
         self.under_way = None;
         self.source.refused();
     }
+
+    fn is_first_name(&self) -> bool {
+        self.source.is_first_name()
+    }
 }
