@@ -50,6 +50,8 @@ pub struct Card {
 struct Inner {
     model: Model,
     now_ns: u64,
+    /// End of the requests so far that nobody waits for; `None` if each request is waited for.
+    unawaited_ns: Option<u64>,
     /// The previous data under each write that the cache may still hold, oldest first.
     undo: VecDeque<(u64, Vec<u8>)>,
     undo_bytes: u64,
@@ -74,7 +76,14 @@ impl Card {
             inverted: model.profile().is_raw(),
             pace,
             plugged_in: Instant::now(),
-            inner: Mutex::new(Inner { model, now_ns: 0, undo: VecDeque::new(), undo_bytes: 0, trace: None }),
+            inner: Mutex::new(Inner {
+                model,
+                now_ns: 0,
+                unawaited_ns: None,
+                undo: VecDeque::new(),
+                undo_bytes: 0,
+                trace: None,
+            }),
         }
     }
 
@@ -92,6 +101,26 @@ impl Card {
     /// Advances virtual time without a request.
     pub fn pass_ns(&self, ns: u64) {
         self.lock().now_ns += ns;
+    }
+
+    /// Calls `work`, and does not wait for the requests that it makes: they come one after the other as soon as the queue
+    /// takes them. Returns the result of `work`, and the time at which the last of these requests is done. Only for one
+    /// thread. In real time, requests are waited for.
+    pub fn without_waiting<R>(&self, work: impl FnOnce() -> R) -> (R, u64) {
+        if self.pace == Pace::Virtual {
+            let mut inner = self.lock();
+            inner.unawaited_ns = Some(inner.now_ns);
+        }
+        let result = work();
+        let mut inner = self.lock();
+        let done_ns = inner.unawaited_ns.take().unwrap_or(inner.now_ns);
+        (result, done_ns)
+    }
+
+    /// Waits until virtual time is at least `at_ns`.
+    pub fn wait_until_ns(&self, at_ns: u64) {
+        let mut inner = self.lock();
+        inner.now_ns = inner.now_ns.max(at_ns);
     }
 
     /// Starts to record requests; discards earlier records.
@@ -171,15 +200,21 @@ impl Card {
             }
             act(&mut inner)?;
             if self.pace == Pace::Virtual {
-                inner.now_ns = completion.done_ns;
+                inner.now_ns = match &mut inner.unawaited_ns {
+                    None => completion.done_ns,
+                    Some(last_ns) => {
+                        *last_ns = completion.done_ns.max(*last_ns);
+                        completion.start_ns
+                    }
+                };
             }
             completion
         };
-        self.wait_until(completion);
+        self.sleep_until(completion);
         Ok(())
     }
 
-    fn wait_until(&self, completion: Completion) {
+    fn sleep_until(&self, completion: Completion) {
         if self.pace == Pace::Virtual {
             return;
         }

@@ -1,7 +1,7 @@
 //! Our own file system in this process: the engine on the modelled card in virtual time.
 //!
-//! This target adds only the work of a kernel: it caches pages and blocks, reads ahead, and writes a
-//! checkpoint at the mount's interval. Writes go to the engine at once.
+//! This target adds only the work of a kernel: it caches pages and blocks, reads ahead, keeps the queue of the card
+//! filled, and writes a checkpoint at the mount's interval. Writes go to the engine at once.
 
 use std::{io, path::Path, sync::Arc, time::Instant};
 
@@ -26,7 +26,11 @@ use guest::{
 };
 
 use super::{
-    MOUNT_POINT, Setting, Target, block_cache::BlockCache, null_target::NullTarget, read_ahead::Pages,
+    MOUNT_POINT, Setting, Target,
+    block_cache::BlockCache,
+    null_target::NullTarget,
+    queue::{QueuedCard, has_queue},
+    read_ahead::{Demand, Fetched, Pages},
     workloads,
 };
 use crate::{
@@ -58,8 +62,40 @@ pub(super) enum Disk {
 impl Disk {
     fn device(&self) -> Arc<dyn Device> {
         match self {
+            Disk::Card(card) if has_queue(card) => Arc::new(QueuedCard::new(card.clone())),
             Disk::Card(card) => card.clone(),
             Disk::Data(data, _) => data.clone(),
+        }
+    }
+
+    /// Reads from a file. On a card with a queue, a kernel does not wait for what it reads ahead.
+    pub fn fetch(
+        &self,
+        volume: &Engine,
+        ino: Ino,
+        demand: Demand,
+        at: u64,
+        buf: &mut [u8],
+    ) -> io::Result<Fetched> {
+        match self {
+            Disk::Card(card) if demand == Demand::Ahead && has_queue(card) => {
+                // A kernel waits for the nodes with the addresses.
+                let inode = volume.inode(ino).map_err(to_io)?;
+                let block_bytes = volume.superblock().block_size.bytes() as u64;
+                for byte in [at, at + (buf.len() as u64).max(1) - 1] {
+                    let _loaded = volume.address(&inode, byte / block_bytes);
+                }
+                let (read, ready_ns) = card.without_waiting(|| volume.read(ino, at, buf));
+                Ok(Fetched { bytes: read.map_err(to_io)?, ready_ns })
+            }
+            _ => Ok(Fetched { bytes: volume.read(ino, at, buf).map_err(to_io)?, ready_ns: self.now_ns() }),
+        }
+    }
+
+    /// Waits until the card's clock is at least `at_ns`.
+    pub fn wait_until_ns(&self, at_ns: u64) {
+        if let Disk::Card(card) = self {
+            card.wait_until_ns(at_ns);
         }
     }
 
@@ -371,7 +407,10 @@ impl RecordFile for EngineFile<'_> {
         self.mounted.tick()?;
         let (volume, ino) = (&self.mounted.volume, self.ino);
         let size = volume.stat(ino).map_err(to_io)?.size;
-        self.pages.read(at, record, size, |at, buf| volume.read(ino, at, buf).map_err(to_io))
+        let disk = &self.mounted.disk;
+        self.pages.read(at, record, size, &mut |demand, at, buf| disk.fetch(volume, ino, demand, at, buf))?;
+        disk.wait_until_ns(self.pages.ready_ns());
+        Ok(())
     }
 
     fn write_record(&mut self, record: &[u8], at: u64) -> io::Result<()> {

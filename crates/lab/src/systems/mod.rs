@@ -10,6 +10,7 @@ mod directory;
 pub(crate) mod engine;
 mod linux;
 mod null_target;
+mod queue;
 mod read_ahead;
 mod stock;
 mod suited;

@@ -4,7 +4,7 @@
 //! The rules are Linux's (`ondemand_readahead`). A sequential reader gets growing windows. A random reader
 //! that reaches a page whose predecessors are cached counts as one of several sequential readers. Any other
 //! reader gets only the requested page. One page of each window is marked: reading it triggers the next
-//! window before that is needed.
+//! window before that is needed. A kernel does not wait for such a window, so each page has the time at which it is there.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -17,10 +17,33 @@ pub const PAGE_BYTES: usize = 4096;
 /// requests.
 const MOST_AHEAD: u64 = 32;
 
+/// Why pages are fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Demand {
+    /// The reader waits for the first of them.
+    Now,
+    /// The reader has come to the marked page of the window before.
+    Ahead,
+}
+
+/// The result of a fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fetched {
+    /// Number of bytes.
+    pub bytes: usize,
+    /// Time at which they are there.
+    pub ready_ns: u64,
+}
+
+/// Fetches whole pages from a byte offset on.
+pub type Fetch<'a> = &'a mut dyn FnMut(Demand, u64, &mut [u8]) -> io::Result<Fetched>;
+
 /// Cached pages of one file.
 #[derive(Debug, Default)]
 pub struct Pages {
-    pages: HashMap<u64, Box<[u8]>>,
+    pages: HashMap<u64, Page>,
+    /// Time at which all pages of the last read are there.
+    ready_ns: u64,
     /// Page numbers in the order of insertion.
     order: VecDeque<u64>,
     most_pages: usize,
@@ -33,6 +56,23 @@ pub struct Pages {
     last: Option<u64>,
 }
 
+/// Pages that are fetched together.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    index: u64,
+    count: u64,
+    /// The page to mark, if it is one of them.
+    marked: u64,
+    /// Number of pages of the file.
+    end: u64,
+}
+
+#[derive(Debug)]
+struct Page {
+    bytes: Box<[u8]>,
+    ready_ns: u64,
+}
+
 impl Pages {
     /// Creates an empty cache of `memory_bytes`.
     pub fn new(memory_bytes: u64) -> Pages {
@@ -41,18 +81,17 @@ impl Pages {
         Pages { most_pages, ..Pages::default() }
     }
 
-    /// Fills `buf` from byte `at` of a file of `size` bytes. `read` fetches whole pages from a byte offset
-    /// on, and returns the number of bytes read.
+    /// Returns the time at which all pages of the last read are there.
+    pub fn ready_ns(&self) -> u64 {
+        self.ready_ns
+    }
+
+    /// Fills `buf` from byte `at` of a file of `size` bytes.
     ///
     /// # Errors
-    /// Errors of `read`, and a range beyond the end of the file.
-    pub fn read(
-        &mut self,
-        at: u64,
-        buf: &mut [u8],
-        size: u64,
-        mut read: impl FnMut(u64, &mut [u8]) -> io::Result<usize>,
-    ) -> io::Result<()> {
+    /// Errors of `fetch`, and a range beyond the end of the file.
+    pub fn read(&mut self, at: u64, buf: &mut [u8], size: u64, fetch: Fetch<'_>) -> io::Result<()> {
+        self.ready_ns = 0;
         if at.checked_add(buf.len() as u64).is_none_or(|end| end > size) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -64,18 +103,20 @@ impl Pages {
             if !self.pages.contains_key(&index) {
                 let wanted = ((inside + buf.len() - done).div_ceil(PAGE_BYTES)) as u64;
                 let ahead = self.plan(index, wanted);
-                self.fetch(index, ahead.0, ahead.1, end, &mut read)?;
+                self.fetch(Window { index, count: ahead.0, marked: ahead.1, end }, Demand::Now, fetch)?;
             } else if self.marked.remove(&index) {
                 let next = (index + 1..=index + MOST_AHEAD).find(|n| !self.pages.contains_key(n));
                 if let Some(next) = next.filter(|next| *next < end) {
                     let is_own = self.window > 0 && self.last_mark == index;
                     self.window = Pages::grown(if is_own { self.window } else { next - index + 1 });
-                    self.fetch(next, self.window, next, end, &mut read)?;
+                    let window = Window { index: next, count: self.window, marked: next, end };
+                    self.fetch(window, Demand::Ahead, fetch)?;
                 }
             }
             let page = &self.pages[&index];
             let length = (PAGE_BYTES - inside).min(buf.len() - done);
-            buf[done..done + length].copy_from_slice(&page[inside..inside + length]);
+            buf[done..done + length].copy_from_slice(&page.bytes[inside..inside + length]);
+            self.ready_ns = page.ready_ns.max(self.ready_ns);
             done += length;
             self.last = Some(index);
         }
@@ -93,25 +134,18 @@ impl Pages {
         }
     }
 
-    /// Reads the missing pages among `count` pages from `index` on, up to `end`, and marks page `marked` if
-    /// it is among them.
-    fn fetch(
-        &mut self,
-        index: u64,
-        count: u64,
-        marked: u64,
-        end: u64,
-        read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<usize>,
-    ) -> io::Result<()> {
+    /// Fetches the missing pages of a window, and marks a page if it is among them.
+    fn fetch(&mut self, window: Window, demand: Demand, fetch: Fetch<'_>) -> io::Result<()> {
+        let Window { index, count, marked, end } = window;
         let after = index + count.min(end - index);
         let mut at = index;
         while at < after {
             let run = (at..after).take_while(|n| !self.pages.contains_key(n)).count() as u64;
             if run > 0 {
                 let mut bytes = vec![0; run as usize * PAGE_BYTES];
-                read(at * PAGE_BYTES as u64, &mut bytes)?;
+                let fetched = fetch(demand, at * PAGE_BYTES as u64, &mut bytes)?;
                 for (n, page) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
-                    self.keep(at + n as u64, page);
+                    self.keep(at + n as u64, Page { bytes: page.into(), ready_ns: fetched.ready_ns });
                 }
             }
             at += run.max(1);
@@ -154,13 +188,13 @@ impl Pages {
         (self.window, index + self.window - 1)
     }
 
-    fn keep(&mut self, index: u64, page: &[u8]) {
+    fn keep(&mut self, index: u64, page: Page) {
         while self.pages.len() >= self.most_pages {
             let Some(oldest) = self.order.pop_front() else { break };
             self.pages.remove(&oldest);
             self.marked.remove(&oldest);
         }
-        self.pages.insert(index, page.into());
+        self.pages.insert(index, page);
         self.order.push_back(index);
     }
 }
@@ -175,10 +209,10 @@ mod tests {
         for index in order {
             let mut byte = [0];
             pages
-                .read(index * PAGE_BYTES as u64, &mut byte, 1 << 20, |at, buf| {
+                .read(index * PAGE_BYTES as u64, &mut byte, 1 << 20, &mut |_, at, buf| {
                     seen.push((at / PAGE_BYTES as u64, (buf.len() / PAGE_BYTES) as u64));
                     buf.fill((at / PAGE_BYTES as u64) as u8);
-                    Ok(buf.len())
+                    Ok(Fetched { bytes: buf.len(), ready_ns: 0 })
                 })
                 .unwrap();
         }
@@ -207,7 +241,24 @@ mod tests {
         pages.forget(220 * PAGE_BYTES as u64 + 1, 1);
         assert_eq!(fetched([220], &mut pages), [(220, 1)]);
         let mut byte = [0];
-        let error = pages.read(1 << 20, &mut byte, 1 << 20, |_, _| Ok(0)).unwrap_err();
+        let error = pages
+            .read(1 << 20, &mut byte, 1 << 20, &mut |_, _, _| Ok(Fetched { bytes: 0, ready_ns: 0 }))
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    /// A window that is read ahead is waited for when its first page is needed, and not before.
+    #[test]
+    fn a_window_that_is_read_ahead_is_there_later() {
+        let (mut pages, mut waits) = (Pages::new(1 << 20), Vec::new());
+        for index in 0..13 {
+            let mut fetch = |demand: Demand, _: u64, buf: &mut [u8]| {
+                let ready_ns = if demand == Demand::Ahead { 1000 + index } else { index };
+                Ok(Fetched { bytes: buf.len(), ready_ns })
+            };
+            pages.read(index * PAGE_BYTES as u64, &mut [0], 1 << 20, &mut fetch).unwrap();
+            waits.push(pages.ready_ns());
+        }
+        assert_eq!(waits, [0, 0, 0, 0, 1001, 1001, 1001, 1001, 1001, 1001, 1001, 1001, 1004]);
     }
 }

@@ -228,7 +228,10 @@ impl Files for EngineFiles<'_> {
         let volume = &self.mounted.volume;
         let size = volume.stat(ino).map_err(to_io)?.size;
         let (_, pages) = self.inodes.get_mut(path).expect("it was just found");
-        pages.read(at, bytes, size, |at, buf| volume.read(ino, at, buf).map_err(to_io))
+        let disk = &self.mounted.disk;
+        pages.read(at, bytes, size, &mut |demand, at, buf| disk.fetch(volume, ino, demand, at, buf))?;
+        disk.wait_until_ns(pages.ready_ns());
+        Ok(())
     }
 
     fn truncate(&mut self, path: &str, size: u64) -> io::Result<()> {
