@@ -97,7 +97,7 @@ fn perform(
 ) -> Result<Reply> {
     let needs = match op {
         Op::Mount { fs, .. } => Some(fs.as_str()),
-        Op::Encrypt { .. } => Some("encryption"),
+        Op::Encrypt { .. } | Op::Verity { .. } | Op::Measure { .. } => Some("encryption"),
         Op::NbdAttach { .. } => Some("nbd"),
         _ => None,
     };

@@ -23,6 +23,7 @@ pub const WANTED: [(&str, &[&str]); 10] = [
     ("fuse", &["fuse"]),
     ("nbd", &["virtio_net", "nbd"]),
     ("9p", &["9pnet_virtio", "9p"]),
+    // fs-verity needs hashes of these.
     (
         "encryption",
         &[
