@@ -59,6 +59,9 @@ enum Task {
         /// Kernel tree to build from instead of the distribution's linux-source package
         #[arg(long)]
         tree: Option<PathBuf>,
+        /// Build from this package of apt instead, such as linux-source-6.12, into var/uml-6.12
+        #[arg(long, conflicts_with = "tree")]
+        package: Option<String>,
         /// Include the file systems that the study measures only if they are named: btrfs, exfat, xfs
         #[arg(long)]
         all: bool,
@@ -235,9 +238,10 @@ fn run() -> Result<()> {
         Task::Spec { check: true } => spec::check(workspace::root())?,
         Task::Spec { check: false } => spec::write(workspace::root())?,
         Task::Kernel { machine } => writeln!(out, "{}", Kernel::find(machine.machine())?.release)?,
-        Task::UmlKernel { tree, all, jobs, force } => {
+        Task::UmlKernel { tree, package, all, jobs, force } => {
             let file_systems = if all { FileSystems::All } else { FileSystems::Study };
-            let program = uml_kernel::build(&uml_kernel::Options { tree, file_systems, jobs, force })?;
+            let program =
+                uml_kernel::build(&uml_kernel::Options { tree, package, file_systems, jobs, force })?;
             let agent = uml_kernel::with_agent(&program)?;
             writeln!(out, "{}\n{}", program.display(), agent.display())?;
         }

@@ -293,7 +293,7 @@ impl Records {
     }
 
     /// Reads a record and its circumstances. A record of an older program contains its circumstances.
-    fn read(&self, path: &Path) -> io::Result<serde_json::Result<Record>> {
+    pub(crate) fn read(&self, path: &Path) -> io::Result<serde_json::Result<Record>> {
         let record: serde_json::Result<Record> = serde_json::from_slice(&fs::read(path)?);
         let mut record = match record {
             Ok(record) => record,

@@ -21,6 +21,7 @@ use crate::{
     check::Check,
     experiment::{Experiment, How, OwnRun},
     plan::{Cell, Checks, Costs, Plan},
+    progress::ProgressFile,
     record::{DEVICE_CLOCK, FORM, INDICATIVE_CLOCK, Made, Record, Records, Versions, digest},
     stop::Stop,
     systems::{OURS, Setting, suited},
@@ -66,6 +67,7 @@ pub fn run(plan: &Plan, records: &Records, stop: &Stop, tell: &mut dyn FnMut(Eve
             todo.push(cell);
         }
     }
+    let mut progress = ProgressFile::begin(records.dir(), plan.cells.len(), outcome.kept);
     let next = AtomicUsize::new(0);
     let failed: Mutex<Option<io::Error>> = Mutex::new(None);
     let (send, events) = mpsc::channel();
@@ -97,15 +99,21 @@ pub fn run(plan: &Plan, records: &Records, stop: &Stop, tell: &mut dyn FnMut(Eve
         }
         drop(send);
         for event in events {
-            if let Event::Done(record) = &event {
-                match record.failure.is_some() || record.check.has_faults() {
-                    true => outcome.failed += 1,
-                    false => outcome.done += 1,
+            match &event {
+                Event::Kept(_) => {}
+                Event::Begun(cell) => progress.cell_begins(cell.id()),
+                Event::Done(record) => {
+                    progress.cell_ends(&record.cell.id());
+                    match record.failure.is_some() || record.check.has_faults() {
+                        true => outcome.failed += 1,
+                        false => outcome.done += 1,
+                    }
                 }
             }
             tell(event);
         }
     });
+    progress.end();
     if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(error);
     }

@@ -35,8 +35,15 @@ impl LinuxSource {
         let depends = apt.depends(META_PACKAGE)?;
         let name = depends.into_iter().find(|name| name.starts_with("linux-source-"));
         let name = name.context("apt has no linux-source; run apt-get update")?;
-        let version = apt.version(&name)?.with_context(|| format!("apt has no version of {name}"))?;
-        Ok(LinuxSource { name, version })
+        LinuxSource::named(&name)
+    }
+
+    /// Finds a package by its name, such as `linux-source-6.12`.
+    pub fn named(name: &str) -> Result<LinuxSource> {
+        let version = Apt::of_machine(Path::new(".")).version(name)?;
+        let version =
+            version.with_context(|| format!("apt has no {name}; apt-cache search ^linux-source-"))?;
+        Ok(LinuxSource { name: name.to_owned(), version })
     }
 
     /// Downloads the package and unpacks the tree of sources into `work`, which must exist. Returns the path
@@ -74,10 +81,29 @@ impl LinuxSource {
     }
 }
 
+/// Returns the folder of a package's kernel below `var`: `uml-6.12` for `linux-source-6.12`.
+pub fn folder(package: Option<&str>) -> String {
+    match package {
+        None => "uml".into(),
+        Some(package) => format!("uml-{}", package.strip_prefix("linux-source-").unwrap_or(package)),
+    }
+}
+
 /// Returns the archive of the tree: Debian packs it with xz, Ubuntu with bzip2 behind a link.
 fn archive(dir: &Path, name: &str) -> Result<PathBuf> {
     let prefix = format!("{name}.tar.");
     let is_archive = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
     let found = fs::read_dir(dir)?.filter_map(Result::ok).find(is_archive);
     Ok(found.with_context(|| format!("the package has no {prefix}*"))?.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folder;
+
+    #[test]
+    fn each_package_has_a_folder_for_its_kernel() {
+        let folders = [None, Some("linux-source-6.12"), Some("other")].map(folder);
+        assert_eq!(folders, ["uml", "uml-6.12", "uml-other"]);
+    }
 }

@@ -29,7 +29,7 @@ use crate::{
     judge::initramfs,
     lock::Lock,
     step::Step,
-    study::linux_source::LinuxSource,
+    study::linux_source::{self, LinuxSource},
     workspace::{run, var},
 };
 
@@ -85,6 +85,8 @@ pub enum FileSystems {
 pub struct Options {
     /// Kernel tree to build from; by default the distribution's package.
     pub tree: Option<PathBuf>,
+    /// Package to build from instead, such as `linux-source-6.12`. Its kernel has a folder of its own.
+    pub package: Option<String>,
     /// File systems of the kernel.
     pub file_systems: FileSystems,
     /// Number of parallel compilers; by default the number of processors.
@@ -157,9 +159,10 @@ pub struct Record {
     pub build_s: u64,
 }
 
-/// Builds the kernel into `var/uml` unless it exists, and returns its program's path.
+/// Builds the kernel into `var/uml`, or into a folder of a named package, unless it exists. Returns its program's
+/// path.
 pub fn build(options: &Options) -> Result<PathBuf> {
-    let cache = var("uml")?;
+    let cache = var(&linux_source::folder(options.package.as_deref()))?;
     let program = cache.join("linux");
     let _lock = Lock::take(&cache)?;
     compile_random(&cache)?;
@@ -174,7 +177,7 @@ pub fn build(options: &Options) -> Result<PathBuf> {
             eprintln!("{}: Linux {release} of {source} is built already", program.display());
             return Ok(program);
         }
-        (_, tree) => Source::choose(tree.as_deref())?,
+        (_, tree) => Source::choose(tree.as_deref(), options.package.as_deref())?,
     };
     old = old.filter(|record| record.source == source.name());
     if old.as_ref().is_some_and(|record| record.module_sha256 == module_sha256()) {
@@ -262,7 +265,7 @@ enum Source {
 }
 
 impl Source {
-    fn choose(tree: Option<&Path>) -> Result<Source> {
+    fn choose(tree: Option<&Path>, package: Option<&str>) -> Result<Source> {
         if let Some(tree) = tree {
             let tree = tree.canonicalize().with_context(|| tree.display().to_string())?;
             if !tree.join("arch/um/Kconfig").exists() {
@@ -270,7 +273,7 @@ impl Source {
             }
             return Ok(Source::Tree(tree));
         }
-        Ok(Source::Package(LinuxSource::find()?))
+        Ok(Source::Package(package.map_or_else(LinuxSource::find, LinuxSource::named)?))
     }
 
     fn name(&self) -> String {
@@ -585,7 +588,7 @@ mod tests {
     #[test]
     fn a_directory_that_is_not_a_kernel_tree_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let error = Source::choose(Some(dir.path())).err().unwrap();
+        let error = Source::choose(Some(dir.path()), None).err().unwrap();
         assert!(error.to_string().contains("not a kernel tree"), "{error}");
     }
 }

@@ -1,7 +1,8 @@
 //! `report`: the results of a study as text, CSV, JSON or a page, or a comparison of two.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -9,11 +10,13 @@ use anyhow::{Context, Result, anyhow, bail};
 use lab::{
     bundle::Bundle,
     circumstances::Circumstances,
+    live::Server,
     matrix::{Matrix, Reach},
     record::{Record, Records},
     report,
 };
 
+use super::lab_run;
 use crate::{notice::notice, render};
 
 /// Arguments of `report`.
@@ -23,8 +26,10 @@ use crate::{notice::notice, render};
   flashkit report node1 node2 node3 --html page.html
   flashkit report study --csv > figures.csv
   flashkit report study --cells page.html
+  flashkit report study --serve
   flashkit report study --bundle study.tar.zst --matrix matrix.toml
-  flashkit report before --compare after")]
+  flashkit report before --compare after
+  flashkit report study --since 6.1")]
 pub struct Args {
     /// Directories of studies, whose records are gathered.
     #[arg(required = true, value_name = "STUDY")]
@@ -48,19 +53,58 @@ pub struct Args {
     /// The matrix of the records, for the bundle; without it, `study --from` cannot repeat the study.
     #[arg(long, value_name = "FILE", requires = "bundle")]
     matrix: Option<PathBuf>,
+    /// Print the figures with this kernel of the matrix beside those with every other one.
+    #[arg(long, value_name = "KERNEL", conflicts_with_all = ["compare", "csv", "html", "cells", "bundle"])]
+    since: Option<String>,
+    /// Show one study in the browser while it runs: its progress, the remaining time, each cell within a second of its
+    /// record, failed cells and their logs. By default only this machine can open the page. Ctrl-C ends it.
+    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_ADDRESS,
+        conflicts_with_all = ["compare", "since", "csv", "html", "cells", "bundle", "json"])]
+    serve: Option<SocketAddr>,
     /// Print all records as JSON.
     #[arg(long, conflicts_with = "compare")]
     json: bool,
 }
 
+/// Default address of the page: this machine alone.
+const DEFAULT_ADDRESS: &str = "127.0.0.1:8470";
+
+/// Shows a study in the browser until Ctrl-C.
+fn serve(study: &Path, address: SocketAddr) -> Result<()> {
+    let server = Server::bind(address, study)?;
+    let address = server.address()?;
+    if !address.ip().is_loopback() {
+        notice!("{address}: everyone who reaches this address can read the study");
+    }
+    let stop = lab_run::stop_on_interrupt()?;
+    render::text(|out| writeln!(out, "http://{address}/"))?;
+    Ok(server.run(&stop)?)
+}
+
 /// Prints the report.
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(address) = args.serve {
+        let [study] = &args.studies[..] else { bail!("--serve shows one study; name only one") };
+        return serve(study, address);
+    }
     let (records, places) = gathered(&args.studies)?;
     if let Some(other) = &args.compare {
         let changes = report::compare(&records, &read(other)?);
         return render::text(|out| match changes.is_empty() {
             true => writeln!(out, "no change"),
             false => changes.iter().try_for_each(|change| writeln!(out, "{change}")),
+        });
+    }
+    if let Some(kernel) = &args.since {
+        let pairs = report::since(&records, kernel);
+        if pairs.is_empty() {
+            bail!(
+                "--since {kernel}: no cell was measured with this kernel and with another; {}",
+                kernels(&records)
+            );
+        }
+        return render::print(&pairs, args.json, |pairs, out| {
+            write!(out, "{}", report::since_text(pairs, kernel))
         });
     }
     if let Some(file) = &args.bundle {
@@ -85,6 +129,16 @@ pub fn run(args: &Args) -> Result<()> {
     render::print(&records, args.json, |records, out| {
         write!(out, "{}", report::text(&report::sheets(records)))
     })
+}
+
+/// Describes the kernels of the records.
+fn kernels(records: &[Record]) -> String {
+    let kernels = records.iter().filter_map(|record| record.cell.point.kernel.as_deref());
+    let kernels: BTreeSet<&str> = kernels.collect();
+    match kernels.is_empty() {
+        true => "the records are of no matrix with `kernels`".into(),
+        false => format!("the kernels are {}", Vec::from_iter(kernels).join(", ")),
+    }
 }
 
 /// Studies by the names of their records.

@@ -320,3 +320,53 @@ fn rows_that_do_not_determine_a_figure_are_told() {
     assert!(fails(dir, &["card", "fit", "bad.csv"]).contains("bad.csv:3: \"fast\" is no rate"));
     assert!(fails(dir, &["card", "fit", "pi.csv", "--hold-out", "2"]).contains("too few"));
 }
+
+/// A running command, which ends with the test that started it.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_study_is_served_until_an_interrupt() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let study = "study -o s --fs flashkit --size 2M --card-size 256M -e mount -j 1";
+    ok(dir, &study.split(' ').collect::<Vec<_>>());
+    let server = std::process::Command::new(env!("CARGO_BIN_EXE_flashkit"))
+        .current_dir(dir)
+        .args(["report", "s", "--serve=127.0.0.1:0"])
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let mut server = Running(server.unwrap());
+    let mut output = BufReader::new(server.0.stdout.take().unwrap());
+    let mut address = String::new();
+    output.read_line(&mut address).unwrap();
+    let address = address.trim().strip_prefix("http://").expect(&address).trim_end_matches('/');
+    let mut client = std::net::TcpStream::connect(address).unwrap();
+    let record = "mount.flashkit.desktop.json";
+    write!(client, "GET /file/cells/{record} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("after_reboot"), "{answer}");
+    // An open stream of events does not delay the end.
+    let mut page = std::net::TcpStream::connect(address).unwrap();
+    write!(page, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut status = String::new();
+    let mut page = BufReader::new(page);
+    page.read_line(&mut status).unwrap();
+    assert!(status.starts_with("HTTP/1.1 200"), "{status}");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&server.0), rustix::process::Signal::INT)
+        .unwrap();
+    assert!(server.0.wait().unwrap().success());
+    assert!(fails(dir, &["report", "s", "s", "--serve"]).contains("name only one"));
+    assert!(fails(dir, &["report", "nothing", "--serve=127.0.0.1:0"]).contains("nothing"));
+    let error = fails(dir, &["report", "s", "--since", "6.1"]);
+    assert!(error.contains("no cell was measured with this kernel"), "{error}");
+}
