@@ -41,7 +41,8 @@ pub struct Cuts {
     /// Make only this cut again, as a record names it, and print the result as JSON. Needs one --fs.
     #[arg(long, value_name = "ID")]
     cut: Option<CutId>,
-    /// With --cut: write the card's content after the cut, before the recovery, to this file.
+    /// With --cut: write the card's content after the cut, before the recovery, to this file, and the card's requests
+    /// with their fates to FILE.requests.
     #[arg(long, value_name = "FILE", requires = "cut")]
     keep: Option<PathBuf>,
 }

@@ -90,11 +90,12 @@ pub struct Cut {
 }
 
 impl Log {
-    /// Applies the log to `device`, which has the content of the start, as a cut leaves it.
+    /// Applies the log to `device`, which has the content of the start, as a cut leaves it. Returns the fate of each
+    /// request before the cut.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn apply(&self, cut: &Cut, card: &Profile, device: &MemoryDevice) -> io::Result<()> {
+    pub fn apply(&self, cut: &Cut, card: &Profile, device: &MemoryDevice) -> io::Result<Vec<Fate>> {
         let mut rng = Rng::new(cut.seed);
         let style = Style::random(&mut rng, cut.at);
         let unit = match cut.failure {
@@ -102,11 +103,15 @@ impl Log {
             _ => card.flash.page_bytes as usize,
         };
         let durable = self.durable(cut, card);
+        let mut fates = Vec::with_capacity(cut.at);
         for (n, entry) in self.entries[..cut.at].iter().enumerate() {
-            let fate = if durable[n] { Fate::Whole } else { style.fate(n, &mut rng) };
+            let fate = if durable[n] { Fate::Certain } else { style.fate(n, &mut rng) };
+            fates.push(fate);
             match (entry.verb, fate) {
                 (Verb::Read | Verb::Flush, _) | (_, Fate::Lost) => {}
-                (Verb::Write, Fate::Whole) => device.write(entry.offset_bytes, &entry.data)?,
+                (Verb::Write, Fate::Certain | Fate::Whole) => {
+                    device.write(entry.offset_bytes, &entry.data)?
+                }
                 (Verb::Write, Fate::Torn) => tear(entry, unit, &mut rng, device)?,
                 (Verb::Discard, _) => device.discard(entry.offset_bytes, entry.length_bytes)?,
             }
@@ -116,7 +121,7 @@ impl Log {
                 device.discard(range.start, range.end - range.start)?;
             }
         }
-        Ok(())
+        Ok(fates)
     }
 
     /// Returns for each request before the cut whether its effect is certain.
@@ -165,11 +170,16 @@ impl Log {
     }
 }
 
-/// Fate of an unflushed write.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+/// Fate of a request in a power cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// A flush covers it.
+    Certain,
+    /// It survives, although no flush covers it.
     Whole,
+    /// It leaves no trace.
     Lost,
+    /// A part of its units survives.
     Torn,
 }
 

@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, io,
+    fmt,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
@@ -17,7 +18,7 @@ use super::{
     dirty_mark::DirtyMark,
     engine::EngineSubject,
     guest::GuestSubject,
-    log::{CardFailure, Cut, copy},
+    log::{CardFailure, Cut, Entry, Fate, copy},
     promise::{Kind, Must, Promise, runs_text},
     record::{Broken, CutReport, FORM, PromiseRecord},
     script::Script,
@@ -37,6 +38,8 @@ use crate::{
 const CUTS_A_ROUND: u64 = 200;
 /// Number of groups of operations of a script.
 const EPISODES: u32 = 60;
+/// Maximum length of an operation in texts, in characters.
+const OP_CHARS: usize = 160;
 
 /// The cuts of one file system on one card.
 #[derive(Debug, Clone)]
@@ -155,9 +158,10 @@ impl Task {
     ) -> Result<CutReport, Failure> {
         let cut = self.cut(recording, id);
         let device = Arc::new(copy(&recording.start)?);
-        recording.log.apply(&cut, &self.card, &device)?;
+        let fates = recording.log.apply(&cut, &self.card, &device)?;
         if let Some(path) = keep {
             write_image(&device, path)?;
+            write_requests(recording, &fates, &beside(path))?;
         }
         let aftermath = subject.recover(device.clone())?;
         let checked = match aftermath.recovered_ns.is_some() && !aftermath.has_died {
@@ -288,7 +292,8 @@ fn run_rounds(
     Ok(())
 }
 
-/// Makes one cut again. With `keep`, writes the image before the recovery to this file.
+/// Makes one cut again. With `keep`, writes the image before the recovery to this file, and the requests of the card to
+/// one of the same name with `.requests` at its end.
 ///
 /// # Errors
 /// The script cannot be run, or the machine fails.
@@ -345,7 +350,7 @@ fn compare(
             is_promised: promise.kind.is_promised_by(file_system),
             path: promise.path.clone(),
             since_request: recording.before_step[promise.from],
-            made_by: made_by.map(|op| format!("{op:?}").chars().take(160).collect()).unwrap_or_default(),
+            made_by: made_by.map(|op| format!("{op:?}").chars().take(OP_CHARS).collect()).unwrap_or_default(),
             fault,
             required: required(&promise.must),
             found,
@@ -378,6 +383,30 @@ fn write_image(device: &MemoryDevice, path: &Path) -> io::Result<()> {
         file.write(at, &page[..length])?;
     }
     Ok(())
+}
+
+/// Returns the path of the list of requests that belongs to an image.
+fn beside(image: &Path) -> PathBuf {
+    let mut name = image.as_os_str().to_owned();
+    name.push(".requests");
+    name.into()
+}
+
+/// Writes the requests, one a line with its fate, and each operation of the script before its first request.
+fn write_requests(recording: &Recording, fates: &[Fate], path: &Path) -> io::Result<()> {
+    let mut file = io::BufWriter::new(std::fs::File::create(path)?);
+    let steps = recording.script.steps.iter().zip(&recording.before_step);
+    let mut steps = steps.map(|(step, at)| (*at, &step.op)).peekable();
+    writeln!(file, "number\trequest\toffset_bytes\tlength_bytes\tat_ns\tdone_ns\tfate")?;
+    for (n, entry) in recording.log.entries.iter().enumerate() {
+        while let Some((_, op)) = steps.next_if(|(at, _)| *at <= n) {
+            writeln!(file, "# {}", format!("{op:?}").chars().take(OP_CHARS).collect::<String>())?;
+        }
+        let Entry { verb, offset_bytes, length_bytes, at_ns, done_ns, .. } = entry;
+        let fate = fates.get(n).map_or("after the cut".to_owned(), |fate| format!("{fate:?}").to_lowercase());
+        writeln!(file, "{n}\t{verb:?}\t{offset_bytes}\t{length_bytes}\t{at_ns}\t{done_ns}\t{fate}")?;
+    }
+    file.flush()
 }
 
 #[cfg(test)]
@@ -414,9 +443,16 @@ mod tests {
 
         // Each broken promise can be replayed from its record.
         let broken = record.findings.iter().find(|report| !report.broken.is_empty()).unwrap();
-        let again = replay(&task, &broken.id.parse().unwrap(), None).unwrap();
+        let image = dir.path().join("cut.img");
+        let again = replay(&task, &broken.id.parse().unwrap(), Some(&image)).unwrap();
         assert_eq!(again.broken, broken.broken);
         assert_eq!(again.requests, broken.requests);
+        assert_eq!(std::fs::metadata(&image).unwrap().len(), task.card.size_bytes);
+        let requests = std::fs::read_to_string(dir.path().join("cut.img.requests")).unwrap();
+        let fates = requests.lines().filter_map(|line| line.rsplit_once('\t')).map(|(_, fate)| fate);
+        let before_cut = fates.skip(1).take_while(|fate| *fate != "after the cut");
+        assert_eq!(before_cut.count(), again.requests, "{requests}");
+        assert!(requests.contains("\tlost\n") && requests.contains("# Fsync"), "{requests}");
     }
 
     /// Returns the names and contents of the cuts' files.
