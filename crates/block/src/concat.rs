@@ -90,6 +90,13 @@ impl<D: Device> Device for Concat<D> {
         })
     }
 
+    fn read_stored(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.geometry.check_read(offset_bytes, buf.len())?;
+        self.each(offset_bytes, buf.len() as u64, |device, at, from, to| {
+            device.read_stored(at, &mut buf[from as usize..to as usize])
+        })
+    }
+
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
         self.geometry.check_write(offset_bytes, buf.len())?;
         self.each(offset_bytes, buf.len() as u64, |device, at, from, to| {

@@ -101,6 +101,11 @@ pub trait Device: Send + Sync {
     fn geometry(&self) -> Geometry;
     /// Reads `buf.len()` bytes at `offset_bytes`.
     fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()>;
+    /// Reads what lies at `offset_bytes` without the decryption of [`read`](Device::read). They differ only on a device
+    /// that is encrypted as a whole except the contents of encrypted files.
+    fn read_stored(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.read(offset_bytes, buf)
+    }
     /// Writes all of `buf` at `offset_bytes`.
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()>;
     /// Makes every write that has returned durable.
@@ -122,6 +127,9 @@ macro_rules! forward {
             }
             fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
                 (**self).read(offset_bytes, buf)
+            }
+            fn read_stored(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+                (**self).read_stored(offset_bytes, buf)
             }
             fn write(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
                 (**self).write(offset_bytes, buf)

@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use f2fs::{Key, Keyring, NONCE_SEED_BYTES, Nonces};
+use image::MetadataKey;
 use zeroize::Zeroizing;
 
 use crate::render;
@@ -70,6 +71,11 @@ fn read(name: &OsStr) -> Result<Given> {
     Ok(given)
 }
 
+/// Reads a key of metadata encryption from a file.
+pub fn metadata_key(file: &Path) -> Result<MetadataKey> {
+    Ok(MetadataKey::new(&file_key(file)?)?)
+}
+
 /// Makes a keyring of keys.
 pub fn ring(given: &[Given]) -> Result<Keyring> {
     let mut ring = Keyring::default();
@@ -126,8 +132,13 @@ fn plain_key(name: &OsStr) -> Result<Zeroizing<Vec<u8>>> {
     if let Some(bytes) = digits(name.as_encoded_bytes()) {
         return Ok(bytes);
     }
+    file_key(Path::new(name))
+}
+
+/// Reads a key, or its digits, from a file.
+fn file_key(file: &Path) -> Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
-    File::open(Path::new(name))?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    File::open(file)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         bail!("not a key: the file has more than {FILE_BYTES_MAX} bytes");
     }

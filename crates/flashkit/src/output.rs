@@ -70,8 +70,8 @@ impl Existing {
     /// partition table. A card's other old content means nothing.
     pub fn look(source: &Source, old: impl Into<OldContent>) -> Result<Existing> {
         let (name, path) = (|| source.to_string(), source.path());
-        if source.hashes().is_some() {
-            bail!("{source}: an image that is checked by a hash tree (--root-hash) is only read");
+        if let Some(why) = source.read_only_reason() {
+            bail!("{source}: {why}");
         }
         if source.is_served() {
             return Existing::served(source, old.into());

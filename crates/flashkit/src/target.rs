@@ -15,9 +15,9 @@ use f2fs::{
     units::{CheckpointVer, Ino, Time},
 };
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use image::{
-    Format, Source,
+    Format, MetadataKey, Source,
     dm_verity::{self, Trust},
 };
 
@@ -165,6 +165,25 @@ pub struct ImageFormat {
     pub backing: Option<PathBuf>,
     #[command(flatten)]
     pub hashes: Hashes,
+    /// File with the key of Android's metadata encryption (dm-default-key): 64 bytes for AES-256-XTS or 32 for Adiantum, or
+    /// their hexadecimal digits. The image is decrypted while it is read, and never written; --key is for its files.
+    #[arg(long, value_name = "FILE", conflicts_with = "root_hash", value_parser = metadata_key())]
+    pub metadata_key: Option<GivenMetadataKey>,
+}
+
+/// A key of metadata encryption, and the file that it was read from.
+#[derive(Debug, Clone)]
+pub struct GivenMetadataKey {
+    /// The file.
+    pub file: PathBuf,
+    key: MetadataKey,
+}
+
+fn metadata_key() -> impl TypedValueParser<Value = GivenMetadataKey> {
+    PathBufValueParser::new().try_map(|file| {
+        let key = keys::metadata_key(&file).map_err(|error| format!("{error:#}"))?;
+        Ok::<_, String>(GivenMetadataKey { file, key })
+    })
 }
 
 /// The hash tree of dm-verity by which an image is checked while it is read.
@@ -222,8 +241,12 @@ impl ImageFormat {
             Some(backing) => source.with_backing(backing.clone()),
             None => source,
         };
-        match self.hashes.request() {
+        let source = match self.hashes.request() {
             Some(hashes) => source.with_hashes(hashes),
+            None => source,
+        };
+        match &self.metadata_key {
+            Some(given) => source.with_metadata_key(given.key.clone()),
             None => source,
         }
     }
@@ -429,6 +452,11 @@ pub fn with_content(source: &Source, error: anyhow::Error) -> anyhow::Error {
     let open = || open_unwarned(source, OpenOptions::default()).ok();
     let content = || signature::describe(&*open()?.device(), source).ok()?;
     let is_other = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(f2fs::Error::NotF2fs(_))));
+    if is_other && source.metadata_key().is_some() {
+        return anyhow!(
+            "{source}: the key of --metadata-key decrypts it to no F2FS volume: another key, or not all of the image is encrypted"
+        );
+    }
     match is_other.then(content).flatten() {
         Some(what) => anyhow!("{source}: not an F2FS volume: {what}"),
         None => error,

@@ -1,6 +1,13 @@
 //! Encrypted volumes and `--key`.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::FileExt, path::Path, sync::Arc};
+
+use f2fs::{
+    engine::{Engine, Options},
+    format::{FileType, inode::advise},
+    units::Ino,
+};
+use fscrypt::{DEVICE_UNIT_BYTES, DeviceCipher};
 
 use support::{fails, flashkit, ok};
 
@@ -221,4 +228,73 @@ fn a_directory_becomes_encrypted_and_everything_in_it() {
     assert!(told.contains("tune -O encrypt"), "{told}");
     ok(dir, &["tune", "plain.img", "-O", "encrypt"]);
     ok(dir, &["encrypt", "plain.img:/private", "--key", "master.key"]);
+}
+
+/// The blocks of the contents of encrypted files.
+fn contents(image: &Path) -> Vec<u64> {
+    let device = block::FileDevice::open(image, block::OpenOptions::default()).expect("an image");
+    let volume = Engine::open(Arc::new(device), Options::read_only()).expect("a volume");
+    let mut blocks = Vec::new();
+    let inodes = (3..2000).map(Ino).filter_map(|ino| volume.inode(ino).ok());
+    for inode in inodes.filter(|inode| inode.has_advise(advise::ENCRYPT)) {
+        if inode.file_type() != FileType::Regular {
+            continue;
+        }
+        let all = 0..inode.head().size.get().div_ceil(DEVICE_UNIT_BYTES as u64);
+        let addrs = all.filter_map(|block| volume.address(&inode, block).ok());
+        blocks.extend(addrs.filter(|addr| addr.is_real()).map(|addr| u64::from(addr.0)));
+    }
+    blocks
+}
+
+/// Encrypts an image as a phone does: each block except the contents of encrypted files.
+fn encrypt_metadata(image: &Path, key: &[u8]) {
+    let (left_out, cipher) = (contents(image), DeviceCipher::new(key).expect("a key"));
+    assert!(left_out.len() > 10, "{left_out:?}");
+    let file = fs::OpenOptions::new().read(true).write(true).open(image).expect("the image");
+    let units = file.metadata().expect("its size").len() / DEVICE_UNIT_BYTES as u64;
+    let mut bytes = vec![0; DEVICE_UNIT_BYTES];
+    for unit in (0..units).filter(|unit| !left_out.contains(unit)) {
+        file.read_exact_at(&mut bytes, unit * DEVICE_UNIT_BYTES as u64).expect("it is read");
+        cipher.encrypt(unit, &mut bytes);
+        file.write_all_at(&bytes, unit * DEVICE_UNIT_BYTES as u64).expect("it is written");
+    }
+}
+
+#[test]
+fn images_with_metadata_encryption_are_read_with_their_key() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let dir = folder.path();
+    encrypted(dir);
+    let before = ["clear.tar", "stored.tar"];
+    let exports = [&["--key", "master.key"][..], &["--raw"]];
+    for (archive, options) in before.iter().zip(exports) {
+        ok(dir, &[&["export", "card.img", archive], options].concat());
+    }
+    for length in [64, 32] {
+        encrypted(dir);
+        let key: Vec<u8> = (0..length).map(|n| n * 3).collect();
+        fs::write(dir.join("metadata.key"), &key).expect("a file");
+        encrypt_metadata(&dir.join("card.img"), &key);
+        fails(dir, &["ls", "card.img"]);
+        for (archive, options) in before.iter().zip(exports) {
+            let unlocked = ["export", "card.img", "now.tar", "--metadata-key", "metadata.key"];
+            ok(dir, &[&unlocked[..], options].concat());
+            let [now, then] = [Path::new("now.tar"), archive.as_ref()].map(|name| fs::read(dir.join(name)));
+            assert!(
+                now.expect("an archive") == then.expect("an archive"),
+                "{archive}, a key of {length} bytes"
+            );
+        }
+        let told = ok(dir, &["fsck", "card.img", "--metadata-key", "metadata.key"]);
+        assert!(told.contains(": clean"), "{told}");
+        let told = fails(dir, &["rm", "card.img:/plain", "--metadata-key", "metadata.key"]);
+        assert!(told.contains("(--metadata-key) is only read"), "{told}");
+    }
+    let told = fails(dir, &["ls", "card.img", "--metadata-key", "master.key"]);
+    assert!(told.contains("--metadata-key"), "{told}");
+    fs::write(dir.join("short.key"), [1; 33]).expect("a file");
+    let refused = flashkit(dir, &["ls", "card.img", "--metadata-key", "short.key"]);
+    let told = String::from_utf8_lossy(&refused.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains("64 bytes (AES-256-XTS) or 32 (Adiantum), and this one has 33"), "{told}");
 }

@@ -30,12 +30,14 @@
 
 mod cipher;
 mod context;
+mod device;
 mod file;
 mod key;
 mod nonce;
 mod policy;
 
 pub use context::{Context, IvScheme, KeyName, Mode, NONCE_BYTES};
+pub use device::{DEVICE_UNIT_BYTES, DeviceCipher};
 pub use file::{FileCipher, Purpose, Volume};
 pub use key::{DESCRIPTOR_BYTES, IDENTIFIER_BYTES, KEY_BYTES_MAX, KEY_BYTES_MIN, Key, Keyring};
 pub use nonce::{NONCE_SEED_BYTES, Nonces};

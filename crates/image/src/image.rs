@@ -10,6 +10,7 @@ use crate::{
     dm_verity::Verified,
     extents::{Extent, Extents},
     format::Format,
+    metadata_key::{Decrypted, MetadataKey},
     source::{Part, Source},
     sparse::SparseImage,
     table::{Table, TableKind},
@@ -25,6 +26,8 @@ pub struct Image {
     parts: Vec<Vec<Extent>>,
     /// The innermost part, checked by a hash tree.
     verified: Option<Verified>,
+    /// Key of the innermost part.
+    metadata_key: Option<MetadataKey>,
 }
 
 /// The bytes below the formats and parts.
@@ -41,10 +44,10 @@ impl Image {
     /// # Errors
     /// Those of [`FileDevice::open`]; [`io::ErrorKind::NotFound`] and [`io::ErrorKind::InvalidData`] if the part does not
     /// exist, or the image, its table or its hash tree is damaged; [`io::ErrorKind::Unsupported`] if the image cannot be
-    /// changed and `options` ask for that, [`io::ErrorKind::ReadOnlyFilesystem`] if that is because of its hash tree.
+    /// changed and `options` ask for that, [`io::ErrorKind::ReadOnlyFilesystem`] if that is because of its hash tree
+    /// or its metadata encryption.
     pub fn open(source: &Source, options: OpenOptions) -> io::Result<Image> {
-        if options.write && source.hashes().is_some() {
-            let what = "an image that is checked by a hash tree (--root-hash) is only read";
+        if let Some(what) = source.read_only_reason().filter(|_| options.write) {
             return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what));
         }
         let (bottom, decoded) = match serve(source, options)? {
@@ -55,7 +58,7 @@ impl Image {
                 (Bottom::File(file), decoded)
             }
         };
-        let mut image = Image { bottom, decoded, parts: Vec::new(), verified: None };
+        let mut image = Image { bottom, decoded, parts: Vec::new(), verified: None, metadata_key: None };
         for part in source.parts() {
             let device = image.device();
             let extents = extents_of(&*device, part, options)?;
@@ -63,6 +66,7 @@ impl Image {
             Extents::new(device, extents.iter().copied())?;
             image.parts.push(extents);
         }
+        image.metadata_key = source.metadata_key().cloned();
         image.verified = source.hashes().map(|hashes| Verified::open(image.device(), hashes)).transpose()?;
         Ok(image)
     }
@@ -87,7 +91,9 @@ impl Image {
 
     /// Returns the [file](Self::file) if the image is all of it, and may be read there.
     pub fn whole_file(&self) -> Option<&Arc<FileDevice>> {
-        self.file().filter(|_| self.decoded.is_none() && self.parts.is_empty() && self.verified.is_none())
+        self.file().filter(|_| {
+            self.is_raw() && self.parts.is_empty() && self.verified.is_none() && self.metadata_key.is_none()
+        })
     }
 
     /// Returns true if the file is the disk itself, and not a disk in a format of its own.
@@ -118,7 +124,10 @@ impl Image {
         });
         match &self.verified {
             Some(verified) => Arc::new(verified.again_over(part)),
-            None => part,
+            None => match &self.metadata_key {
+                Some(key) => Arc::new(Decrypted::new(part, key.clone())),
+                None => part,
+            },
         }
     }
 }

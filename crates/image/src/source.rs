@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{dm_verity, format::Format};
+use crate::{dm_verity, format::Format, metadata_key::MetadataKey};
 
 /// Separates the name of a file or device from the name of a partition.
 const MARK: u8 = b'#';
@@ -34,6 +34,7 @@ pub struct Source {
     format: Option<Format>,
     backing: Option<PathBuf>,
     hashes: Option<dm_verity::Request>,
+    metadata_key: Option<MetadataKey>,
 }
 
 impl Source {
@@ -47,6 +48,7 @@ impl Source {
             format: None,
             backing: None,
             hashes: None,
+            metadata_key: None,
         };
         let whole = || source(text.into(), Vec::new());
         if Path::new(text).exists() {
@@ -110,6 +112,26 @@ impl Source {
     /// Returns the hash tree by which the image is checked, if there is one.
     pub fn hashes(&self) -> Option<&dm_verity::Request> {
         self.hashes.as_ref()
+    }
+
+    /// Sets the key with which the image, or the part of it, is decrypted while it is read. It is then never written.
+    #[must_use]
+    pub fn with_metadata_key(self, key: MetadataKey) -> Source {
+        Source { metadata_key: Some(key), ..self }
+    }
+
+    /// Returns the key with which the image is decrypted, if there is one.
+    pub fn metadata_key(&self) -> Option<&MetadataKey> {
+        self.metadata_key.as_ref()
+    }
+
+    /// Returns the option of the command that makes the image read-only, if there is one, and the reason.
+    pub fn read_only_reason(&self) -> Option<&'static str> {
+        match (&self.hashes, &self.metadata_key) {
+            (Some(_), _) => Some("an image that is checked by a hash tree (--root-hash) is only read"),
+            (_, Some(_)) => Some("an image with metadata encryption (--metadata-key) is only read"),
+            (None, None) => None,
+        }
     }
 
     /// Returns the format of the file, if the caller has named it.

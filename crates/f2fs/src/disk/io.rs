@@ -52,6 +52,15 @@ impl Io {
         self.device.read(self.offset(addr), buf).map_err(|source| Error::Io { at, source })
     }
 
+    /// Reads consecutive blocks of the content of an encrypted file, which [metadata encryption](Device::read_stored)
+    /// leaves out.
+    ///
+    /// # Errors
+    /// [`Error::Io`] at `at` if the device fails.
+    pub fn read_encrypted(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
+        self.device.read_stored(self.offset(addr), buf).map_err(|source| Error::Io { at, source })
+    }
+
     /// Reads one block.
     ///
     /// # Errors

@@ -351,11 +351,11 @@ impl Files {
             let rest = &mut buf[done..];
             if inside == 0 && rest.len() >= size {
                 let whole = rest.len() & !(size - 1);
-                self.read_stored(addr, place(block), block, &mut rest[..whole], cipher)?;
+                self.read_stored(inode, addr, place(block), block, &mut rest[..whole], cipher)?;
                 done += whole;
             } else {
                 let mut bytes = vec![0; size];
-                self.read_stored(addr, place(block), block, &mut bytes, cipher)?;
+                self.read_stored(inode, addr, place(block), block, &mut bytes, cipher)?;
                 let length = rest.len().min(size - inside);
                 rest[..length].copy_from_slice(&bytes[inside..inside + length]);
                 done += length;
@@ -367,13 +367,17 @@ impl Files {
     /// Reads whole adjacent blocks, of which `block` is the first one, and decrypts them if there is a cipher.
     pub(super) fn read_stored(
         &self,
+        inode: &NodeBlock,
         addr: BlockAddr,
         place: Place,
         block: u64,
         buf: &mut [u8],
         cipher: Option<&FileCipher>,
     ) -> Result<()> {
-        self.segments().read_blocks(addr, place, buf)?;
+        match inode.has_advise(advise::ENCRYPT) && inode.file_type() == FileType::Regular {
+            true => self.segments().read_encrypted(addr, place, buf)?,
+            false => self.segments().read_blocks(addr, place, buf)?,
+        }
         if let Some(cipher) = cipher {
             cipher.decrypt_blocks(block, buf);
         }
@@ -393,7 +397,7 @@ impl Files {
         let size = self.disk().superblock().block_size.bytes();
         let mut stored = vec![0; addrs.len() * size];
         for ((bytes, addr), block) in stored.chunks_exact_mut(size).zip(addrs).zip(start + 1..) {
-            self.read_stored(*addr, place, block, bytes, cipher)?;
+            self.read_stored(inode, *addr, place, block, bytes, cipher)?;
         }
         if inode.has_advise(advise::ENCRYPT) && cipher.is_none() {
             return Err(self.no_key(inode));

@@ -200,10 +200,11 @@ impl Files {
             return Ok(0);
         }
         if old.is_real() && (!whole || self.waits_for_fsync(ino)?) {
-            let cipher = self.content_cipher(&*self.nodes.inode(ino)?)?;
+            let inode = self.nodes.inode(ino)?;
+            let cipher = self.content_cipher(&inode)?;
             let mut page = vec![0; bytes].into_boxed_slice();
             if !whole {
-                self.read_stored(old, Place::File(ino, block), block, &mut page, cipher.as_deref())?;
+                self.read_stored(&inode, old, Place::File(ino, block), block, &mut page, cipher.as_deref())?;
             }
             page[inside..inside + data.len()].copy_from_slice(data);
             self.insert_page(ino, block, Page { bytes: page, is_needed: false });

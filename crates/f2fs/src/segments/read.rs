@@ -1,11 +1,26 @@
 //! Reading blocks of the main area, whether they are on the device already or still in a log.
 
 use super::Segments;
-use crate::{Error, Place, Result, units::BlockAddr};
+use crate::{Error, Place, Result, disk::Io, units::BlockAddr};
 
 impl Segments {
     /// Reads consecutive blocks of the main area; `buf` holds a whole number of blocks.
     pub(crate) fn read_blocks(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
+        self.read_by(addr, at, buf, Io::read)
+    }
+
+    /// Reads consecutive blocks of the content of an encrypted file.
+    pub(crate) fn read_encrypted(&self, addr: BlockAddr, at: Place, buf: &mut [u8]) -> Result<()> {
+        self.read_by(addr, at, buf, Io::read_encrypted)
+    }
+
+    fn read_by(
+        &self,
+        addr: BlockAddr,
+        at: Place,
+        buf: &mut [u8],
+        read: fn(&Io, BlockAddr, Place, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
         let size = self.disk.geometry().block_size.bytes();
         self.check_range(addr, buf.len() / size, at)?;
         if self.logs.holds_any(addr, buf.len() / size) {
@@ -13,12 +28,12 @@ impl Segments {
                 let addr = BlockAddr(addr.0 + n as u32);
                 match self.logs.pending(addr) {
                     Some(bytes) => block.copy_from_slice(bytes),
-                    None => self.disk.io().read(addr, at, block)?,
+                    None => read(self.disk.io(), addr, at, block)?,
                 }
             }
             return Ok(());
         }
-        self.disk.io().read(addr, at, buf)
+        read(self.disk.io(), addr, at, buf)
     }
 
     /// Checks that consecutive blocks are in the main area.

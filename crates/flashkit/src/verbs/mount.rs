@@ -191,6 +191,9 @@ fn daemon_arguments(args: &Args) -> Result<Vec<OsString>> {
         list.extend(["--backing".into(), absolute(backing)?.into()]);
     }
     list.extend(format.hashes.words(absolute)?);
+    if let Some(given) = &format.metadata_key {
+        list.extend(["--metadata-key".into(), absolute(&given.file)?.into()]);
+    }
     list.extend(["--".into(), absolute_image(&args.image.image)?, absolute(&args.dir)?.into()]);
     Ok(list)
 }
