@@ -22,6 +22,7 @@ mod exclude;
 mod failure;
 mod fake_root;
 mod host;
+mod image_format;
 mod interrupt;
 mod keys;
 mod manual;
