@@ -4,6 +4,28 @@ use std::io;
 
 use block::Device;
 
+/// The methods of a [`Device`] that is only read.
+macro_rules! never_written {
+    () => {
+        fn write(&self, _: u64, _: &[u8]) -> std::io::Result<()> {
+            Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
+        }
+
+        fn flush(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn discard(&self, _: u64, _: u64) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn discard_unit(&self) -> Option<block::DiscardUnit> {
+            None
+        }
+    };
+}
+pub(crate) use never_written;
+
 /// Reads bytes of a device. Returns None if the device ends before.
 pub fn read(device: &(impl Device + ?Sized), offset: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
     if !device.geometry().contains(offset, length as u64) {

@@ -2,8 +2,10 @@
 
 use std::{fmt, io, sync::Arc};
 
-use block::{Device, DiscardUnit, Geometry};
+use block::{Device, Geometry};
 use fscrypt::{DEVICE_UNIT_BYTES, DeviceCipher};
+
+use crate::bytes::never_written;
 
 /// Maximum number of bytes that are decrypted at once.
 const STEP_BYTES: usize = 1 << 20;
@@ -83,21 +85,7 @@ impl Device for Decrypted {
         self.stored.read(offset_bytes, buf)
     }
 
-    fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard_unit(&self) -> Option<DiscardUnit> {
-        None
-    }
+    never_written!();
 }
 
 #[cfg(test)]

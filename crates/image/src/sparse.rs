@@ -11,7 +11,7 @@ use std::{
 use block::{Device, FileDevice, Geometry};
 use crc32fast::Hasher;
 
-use crate::bytes::{invalid, little, read as read_bytes};
+use crate::bytes::{invalid, little, never_written, read as read_bytes};
 
 /// First bytes of a sparse image.
 pub const MAGIC: [u8; 4] = [0x3A, 0xFF, 0x26, 0xED];
@@ -269,21 +269,7 @@ impl Device for SparseImage {
         Ok(())
     }
 
-    fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard_unit(&self) -> Option<block::DiscardUnit> {
-        None
-    }
+    never_written!();
 }
 
 /// A sparse image under construction.

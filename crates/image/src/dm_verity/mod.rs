@@ -20,10 +20,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use block::{Device, DiscardUnit, FileDevice, Geometry, OpenOptions};
+use block::{Device, FileDevice, Geometry, OpenOptions};
 pub use parameters::{Algorithm, HashForm, Level, Parameters};
 
-use crate::bytes::invalid;
+use crate::bytes::{invalid, never_written};
 
 /// Memory for checked blocks of the tree in bytes.
 const CHECKED_BYTES_MAX: usize = 4 << 20;
@@ -330,19 +330,5 @@ impl Device for Verified {
         Ok(())
     }
 
-    fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard_unit(&self) -> Option<DiscardUnit> {
-        None
-    }
+    never_written!();
 }
