@@ -136,6 +136,8 @@ impl Link {
             let received = self.receive(cookie, deadline, read);
             state = self.lock();
             state.has_receiver = false;
+            // Before another thread can receive: it would take the rest of this answer for the next one.
+            state.is_broken |= received.is_err();
             self.changed.notify_all();
             if let Some(errno) = received? {
                 state.awaited.remove(&cookie);
@@ -267,6 +269,19 @@ mod tests {
                 }
             }
         });
+    }
+
+    #[test]
+    fn nobody_receives_after_an_answer_that_was_received_in_part() {
+        let (link, mut server) = pair();
+        let cookies = [0, 8].map(|at| link.send(&read_at(at), &[], 8).unwrap());
+        // An answer to no request, whose data looks like an answer to the second one.
+        reply(&mut server, 0, 77, &[]);
+        reply(&mut server, 0, cookies[1], b"not data");
+        let first = link.answer_to(cookies[0], &mut [0; 8]).unwrap_err();
+        assert_eq!(first.kind(), io::ErrorKind::InvalidData);
+        let second = link.answer_to(cookies[1], &mut [0; 8]).unwrap_err();
+        assert_eq!(second.kind(), io::ErrorKind::NotConnected);
     }
 
     #[test]
