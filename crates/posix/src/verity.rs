@@ -88,8 +88,7 @@ impl VerityRequest {
         Ok(Some(match command {
             ENABLE => enable(data, memory)?,
             MEASURE => {
-                let room = *data.get(2..).and_then(|rest| rest.first_chunk()).ok_or(Errno::INVAL)?;
-                let room_bytes = u16::from_ne_bytes(room).into();
+                let room_bytes = room_bytes(data)?;
                 let by =
                     if data.len() >= DIGEST_AT + room_bytes { AnswerBy::Kernel } else { AnswerBy::Memory };
                 VerityRequest::Measure { room_bytes, by }
@@ -105,7 +104,7 @@ impl VerityRequest {
         let word = |at| long(data, at).is_ok_and(|word: [u8; 4]| u32::from_ne_bytes(word) != 0);
         match command {
             ENABLE => data.len() <= ENABLE_BYTES && (word(12) || word(24)),
-            MEASURE => data.len() <= DIGEST_AT && data.get(2..4).is_some_and(|room| room != [0, 0]),
+            MEASURE => room_bytes(data).is_ok_and(|room_bytes| data.len() < DIGEST_AT + room_bytes),
             READ_METADATA => true,
             _ => false,
         }
@@ -115,6 +114,11 @@ impl VerityRequest {
     pub fn changes(&self) -> bool {
         matches!(self, VerityRequest::Enable(..))
     }
+}
+
+/// Returns the bytes that the caller has for a digest.
+fn room_bytes(data: &[u8]) -> Result<usize, Errno> {
+    long(data, 2).map(|room| u16::from_ne_bytes(room).into())
 }
 
 /// The bytes of a number.
@@ -260,6 +264,7 @@ mod tests {
         );
         assert_eq!(room[4..], [0; 32], "nothing was written yet");
         assert!(VerityRequest::accesses_memory(MEASURE, &room[..4]));
+        assert!(VerityRequest::accesses_memory(MEASURE, &room[..room.len() - 1]));
         assert!(!VerityRequest::accesses_memory(MEASURE, &room));
         assert_eq!(measure(&room[..4]).expect("room").bytes, whole[..4]);
         assert_eq!(room[4..], digest);

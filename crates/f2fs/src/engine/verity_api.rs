@@ -1,5 +1,7 @@
 //! The public operations on sealed files (fs-verity).
 
+use std::ops::Range;
+
 use super::{
     Engine,
     transaction::{Step, Transaction},
@@ -11,10 +13,8 @@ use crate::{
     units::Ino,
 };
 
-/// Bytes of a tree that are made in one step.
-const STEP_BYTES: usize = 1 << 20;
-/// Bytes of content that are hashed in one step.
-const STEP_CONTENT_BYTES: u64 = 16 << 20;
+/// Bytes of content, or of a level of the tree, that are hashed in one step.
+const STEP_HASHED_BYTES: u64 = 16 << 20;
 
 impl Engine {
     /// Returns the descriptor of a sealed file, which has its root hash and its digest; `None` if the file is not sealed.
@@ -68,8 +68,6 @@ impl Engine {
             tree,
             level: 0,
             block: 0,
-            below: Vec::new(),
-            hashes: Vec::new(),
         })
     }
 }
@@ -87,10 +85,6 @@ pub struct Sealing {
     /// The next block of the tree.
     level: usize,
     block: u64,
-    /// The hashes of the level below the current one, if that is not the content: 32 or 64 bytes for each of its blocks.
-    below: Vec<u8>,
-    /// The hashes of the current level so far.
-    hashes: Vec<u8>,
 }
 
 impl Sealing {
@@ -109,39 +103,39 @@ impl Sealing {
             return self.store_descriptor(step).map(Some);
         }
         let (block_bytes, arity) = (self.parameters.block_bytes(), self.shape.arity());
-        let per_step = match self.level {
-            0 => STEP_CONTENT_BYTES / (arity * block_bytes as u64),
-            _ => (STEP_BYTES / block_bytes) as u64,
-        };
+        let per_step = STEP_HASHED_BYTES / (arity * block_bytes as u64);
         let count = per_step.clamp(1, self.shape.blocks(self.level) - self.block);
-        let (first, most) = (self.block * arity, count * arity);
-        let mut bytes = match self.level {
-            0 => step.files().hash_blocks(self.ino, &self.parameters, first, most)?,
-            _ => {
-                let digest_bytes = self.parameters.algorithm.digest_bytes();
-                let start = first as usize * digest_bytes;
-                let end = self.below.len().min(start + most as usize * digest_bytes);
-                self.below[start..end].to_vec()
-            }
-        };
+        let below = self.below(self.level, self.block * arity..(self.block + count) * arity);
+        let mut bytes = step.files().hash_range(self.ino, &self.parameters, below)?;
         // Zeroes follow the last hash.
         bytes.resize(count as usize * block_bytes, 0);
         step.files().write_beyond(self.ino, self.tree + self.shape.offset(self.level, self.block), &bytes)?;
-        self.hashes.extend(bytes.chunks_exact(block_bytes).flat_map(|bytes| self.parameters.hash(bytes)));
         self.block += count;
         if self.block == self.shape.blocks(self.level) {
-            self.below = std::mem::take(&mut self.hashes);
             (self.level, self.block) = (self.level + 1, 0);
         }
         Ok(None)
     }
 
+    /// Returns the bytes of the file that have blocks of the level below this one, which may be the content. The blocks
+    /// may pass the end of the level.
+    fn below(&self, level: usize, blocks: Range<u64>) -> Range<u64> {
+        let block_bytes = self.parameters.block_bytes() as u64;
+        match level.checked_sub(1) {
+            None => blocks.start * block_bytes..self.data_bytes.min(blocks.end * block_bytes),
+            Some(below) => {
+                let end = blocks.end.min(self.shape.blocks(below));
+                let start = self.tree + self.shape.offset(below, blocks.start);
+                start..start + (end - blocks.start) * block_bytes
+            }
+        }
+    }
+
     fn store_descriptor(&self, step: &mut Step<'_>) -> Result<Descriptor> {
         let (ino, parameters) = (self.ino, &self.parameters);
-        let root_hash = match (self.shape.levels(), self.data_bytes) {
-            (0, 0) => vec![0; parameters.algorithm.digest_bytes()],
-            (0, _) => step.files().hash_blocks(ino, parameters, 0, 1)?,
-            _ => self.below.clone(),
+        let root_hash = match self.below(self.shape.levels(), 0..1) {
+            nothing if nothing.is_empty() => vec![0; parameters.algorithm.digest_bytes()],
+            highest => step.files().hash_range(ino, parameters, highest)?,
         };
         let descriptor = Descriptor {
             parameters: parameters.clone(),
@@ -197,8 +191,8 @@ impl Transaction<'_> {
     fn advance(step: &mut Step<'_>, sealing: &mut Sealing) -> Result<Option<Descriptor>> {
         let done = sealing.advance(step);
         if done.is_err() {
-            step.renew()?;
-            step.files().cut_tree(sealing.ino)?;
+            // What this cannot free, the next change of the file's size frees. The first error tells more.
+            let _ = step.renew().and_then(|()| step.files().cut_tree(sealing.ino));
         }
         done
     }

@@ -61,6 +61,7 @@ impl Files {
             && !inode.has_inline(inline::DATA)
             && inode.compression().is_none();
         drop(inode);
+        let bytes = bytes.max(1);
         let shorter = size.saturating_sub(1) / bytes * bytes;
         if !is_plain || shorter <= least_size || allocated << self.geometry().block_size.log() <= bytes {
             return Ok(false);

@@ -3,7 +3,10 @@
 //! *Invariant*: no byte of a sealed file is given out before the path from its block to the root hash of the descriptor has
 //! been checked. A checked block of the tree is kept, and ends later paths.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use rustc_hash::FxHashMap;
 
@@ -24,6 +27,7 @@ use crate::{
 const CHECKED_MAX: usize = 256;
 /// Bytes of content that are read at once to hash them; a multiple of every block of a tree.
 const HASHED_BYTES: u64 = 1 << 20;
+
 /// Checked blocks of Merkle trees.
 #[derive(Default)]
 pub(super) struct CheckedBlocks(Mutex<FxHashMap<BlockId, Arc<Vec<u8>>>>);
@@ -223,25 +227,22 @@ impl Files {
         self.cut(ino, size)
     }
 
-    /// Returns the hashes of the blocks of a file from `block` on, up to `count` of them.
-    pub(crate) fn hash_blocks(
+    /// Returns the hashes of the blocks in a range of bytes of a file, also past its end. Zeroes follow the range in its
+    /// last block.
+    pub(crate) fn hash_range(
         &self,
         ino: Ino,
         parameters: &Parameters,
-        block: u64,
-        count: u64,
+        mut range: Range<u64>,
     ) -> Result<Vec<u8>> {
         let inode = self.nodes.inode(ino)?;
-        let (block_bytes, size) = (parameters.block_bytes() as u64, inode.head().size.get());
-        let end = size.div_ceil(block_bytes).min(block + count);
-        let (mut at, mut hashes) = (block, Vec::new());
-        while at < end {
-            let run = (HASHED_BYTES / block_bytes).min(end - at);
-            let mut bytes = vec![0; (run * block_bytes) as usize];
-            let there = (run * block_bytes).min(size - at * block_bytes) as usize;
-            self.read_past_end(&inode, at * block_bytes, &mut bytes[..there])?;
-            hashes.extend(bytes.chunks_exact(block_bytes as usize).flat_map(|bytes| parameters.hash(bytes)));
-            at += run;
+        let (block_bytes, mut hashes) = (parameters.block_bytes(), Vec::new());
+        while range.start < range.end {
+            let there = HASHED_BYTES.min(range.end - range.start) as usize;
+            let mut bytes = vec![0; there.next_multiple_of(block_bytes)];
+            self.read_past_end(&inode, range.start, &mut bytes[..there])?;
+            hashes.extend(bytes.chunks_exact(block_bytes).flat_map(|bytes| parameters.hash(bytes)));
+            range.start += there as u64;
         }
         Ok(hashes)
     }

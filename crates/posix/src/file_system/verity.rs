@@ -82,23 +82,22 @@ impl FileSystem {
         }
         let mut volume = self.write_lock_for(caller)?;
         let mut sealing = volume.begin_sealing(ino, parameters, signature).map_err(to_errno)?;
-        loop {
-            // A program that opens the file is counted as a writer before the file is found not to be sealed. So it is seen
-            // here, or finds the file sealed.
-            let obstacle = match (self.has_writer(ino), is_interrupted()) {
-                (true, _) => Some(Errno::TXTBSY),
-                (_, true) => Some(Errno::INTR),
-                _ => None,
-            };
-            if let Some(errno) = obstacle {
-                volume.begin().give_up_sealing(&sealing).map_err(to_errno)?;
+        // A program that opens the file is counted as a writer before the file is found not to be sealed. So it is seen
+        // here, or finds the file sealed.
+        let may_go_on = || match (self.has_writer(ino), is_interrupted()) {
+            (true, _) => Err(Errno::TXTBSY),
+            (_, true) => Err(Errno::INTR),
+            _ => Ok(()),
+        };
+        may_go_on()?;
+        while volume.begin().seal_part(&mut sealing).map_err(to_errno)?.is_none() {
+            if let Err(errno) = self.between_parts(&mut volume).and_then(|()| may_go_on()) {
+                // After an error of the upkeep this may fail, too. The first error tells more.
+                let _ = volume.begin().give_up_sealing(&sealing);
                 return Err(errno);
             }
-            if volume.begin().seal_part(&mut sealing).map_err(to_errno)?.is_some() {
-                return Ok(());
-            }
-            self.between_parts(&mut volume)?;
         }
+        Ok(())
     }
 
     fn descriptor(&self, ino: Ino) -> Result<Descriptor> {
@@ -221,7 +220,11 @@ mod tests {
         let ask = |is_interrupted: &dyn Fn() -> bool| {
             fs.verity_ioctl(ROOT_USER, ino, enable(), NOWHERE, is_interrupted)
         };
+        // FALLOC_FL_KEEP_SIZE.
+        fs.allocate(ROOT_USER, ino, 0, 48 << 20, 1).unwrap();
+        let reserved = fs.stat(ino).unwrap().sectors;
         assert_eq!(ask(&|| false), Err(Errno::TXTBSY));
+        assert_eq!(fs.stat(ino).unwrap().sectors, reserved, "no tree was begun, so nothing is cut off");
         fs.close(ino, OpenFor::Writing);
         // A writer that comes after the first part of the tree.
         let calls = Cell::new(0);
