@@ -19,7 +19,7 @@ impl Profile {
             let in_proportion = |blocks: u32| nearest(u64::from(blocks), after_blocks, before_blocks);
             let (own, shared) = self.spare_blocks_by_use();
             let bad = in_proportion(self.flash.bad_blocks);
-            let good = own + in_proportion(shared).max(self.least_shared_blocks());
+            let good = own.saturating_add(in_proportion(shared).max(self.least_shared_blocks()));
             self.flash.bad_blocks = bad;
             self.flash.spare_blocks = good.saturating_add(bad);
         }
@@ -89,6 +89,13 @@ mod tests {
         }
         let desktop = Profile::named("transcend-16g-desktop").unwrap().with_size(512 << 20).unwrap();
         assert_eq!((desktop.data_blocks(), desktop.flash.spare_blocks), (128, 6), "4 in reserve, and 1.6 %");
+    }
+
+    #[test]
+    fn a_size_beyond_all_cards_is_refused() {
+        for profile in Profile::built_in() {
+            assert!(profile.with_size(u64::MAX / 512 * 512).is_err());
+        }
     }
 
     #[test]
