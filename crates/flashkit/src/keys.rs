@@ -6,7 +6,7 @@
 use std::{
     ffi::{OsStr, OsString},
     fs::File,
-    io::{self, Read},
+    io::Read,
     path::Path,
 };
 
@@ -23,6 +23,8 @@ const DESCRIPTOR_DIGITS: usize = 16;
 const KEY_DIGITS: std::ops::RangeInclusive<usize> = 32..=128;
 /// Bytes of the longest line of [`to_lines`].
 const LINE_BYTES_MAX: usize = DESCRIPTOR_DIGITS + 1 + *KEY_DIGITS.end() + 1;
+/// Bytes of the most lines that [`from_lines`] reads: those of more than a thousand keys.
+const LINES_BYTES_MAX: usize = 1 << 18;
 /// Bytes that are read of a key file; more are no key.
 const FILE_BYTES_MAX: u64 = 4096;
 
@@ -61,7 +63,11 @@ pub fn nonces() -> Result<Nonces> {
 
 /// Reads the keys that `--key` names, each once: a pipe gives it only once.
 pub fn given(names: &[OsString]) -> Result<Vec<Given>> {
-    names.iter().map(|name| read(name).with_context(|| shown(name))).collect()
+    names.iter().map(|name| read_named(name)).collect()
+}
+
+fn read_named(name: &OsStr) -> Result<Given> {
+    read(name).with_context(|| shown(name))
 }
 
 fn read(name: &OsStr) -> Result<Given> {
@@ -99,8 +105,13 @@ pub fn to_lines(given: &[Given]) -> Zeroizing<String> {
 
 /// Reads keys that [`to_lines`] has written.
 pub fn from_lines(lines: impl Read) -> Result<Vec<Given>> {
-    let text = Zeroizing::new(io::read_to_string(lines).context("the keys of the calling process")?);
-    given(&text.lines().map(OsString::from).collect::<Vec<_>>())
+    // Long enough, so that no part stays where a shorter one was.
+    let mut text = Zeroizing::new(String::with_capacity(LINES_BYTES_MAX));
+    lines
+        .take(LINES_BYTES_MAX as u64)
+        .read_to_string(&mut text)
+        .context("the keys of the calling process")?;
+    text.lines().map(|line| read_named(line.as_ref())).collect()
 }
 
 /// Returns the name of a key for messages. A key on the command line is not repeated, nor what may be a mistyped one.
@@ -172,6 +183,7 @@ mod tests {
         }
         let mut named = OsString::from("0011223344556677:");
         named.push(file("raw", &[0x5A; 64]));
+        let named_again = named.clone();
         let named = read(&named).unwrap().key().unwrap();
         assert_eq!(
             (named.descriptor(), named.identifier()),
@@ -188,6 +200,11 @@ mod tests {
         }
         let told = format!("{:#}", keyring(&["5a".repeat(8).into(), "5b".repeat(16).into()]).unwrap_err());
         assert!(!told.contains("5b5b"), "{told}");
+        let keys = given(&["5a".repeat(64).into(), named_again]).unwrap();
+        let again = from_lines(to_lines(&keys).as_bytes()).unwrap();
+        let same =
+            |one: &Given, other: &Given| one.descriptor == other.descriptor && one.bytes == other.bytes;
+        assert!(again.len() == 2 && keys.iter().zip(&again).all(|(one, other)| same(one, other)));
         let wrapped = format!("{:#}", keyring(&[file("long", &[1; 80])]).unwrap_err());
         assert!(wrapped.contains("wrapped by hardware"), "{wrapped}");
     }

@@ -169,8 +169,8 @@ fn a_check_lists_each_damaged_place_and_has_the_codes_of_fsck() {
     assert_eq!((code, &told["clean"], &told["damaged_places"]), (Some(4), &false.into(), &2.into()));
     let place = &told["damage"][0];
     assert_eq!(
-        (&place["structure"], &place["offset_bytes"], &place["length_bytes"]),
-        (&"content".into(), &12_288.into(), &8192.into())
+        (&place["structure"], &place["from_byte"], &place["to_byte"]),
+        (&"content".into(), &12_288.into(), &20_480.into())
     );
     let (code, told) = check(dir, &["card.img:/below/short", "card.img:/below/empty"]);
     assert_eq!(code, Some(0), "{told}");

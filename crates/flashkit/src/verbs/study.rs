@@ -84,7 +84,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["experiments", "file_systems", "presets", "cards", "full", "size", "fsync_size", "writes", "dirty", "card_size", "age", "steady", "equal_terms", "tune", "seed"])]
     matrix: Option<PathBuf>,
     /// Repeat the study of a bundle that `report --bundle` wrote, and print where the new records differ.
-    #[arg(long, value_name = "BUNDLE", conflicts_with_all = ["matrix", "cell", "list", "experiments", "file_systems", "presets", "cards", "full", "size", "fsync_size", "writes", "dirty", "card_size", "age", "seed"])]
+    #[arg(long, value_name = "BUNDLE", conflicts_with_all = ["matrix", "cell", "list", "experiments", "file_systems", "presets", "cards", "full", "size", "fsync_size", "writes", "dirty", "card_size", "age", "steady", "equal_terms", "tune", "seed"])]
     from: Option<PathBuf>,
     /// With --from: run the commands, the programs with options of mkfs, and the fio jobs that the bundle names, with your
     /// rights.

@@ -205,7 +205,7 @@ fn enable(args: &Enable) -> Result<()> {
         log_block_bytes: args.block_size,
         salt: args.salt.0.clone(),
     };
-    let bar = progress::bytes("sealing", None, args.quiet);
+    let bar = progress::bytes("sealing", None, args.quiet || args.json);
     let mut made = Vec::new();
     Target::change_all(&args.targets, &args.further, |volume, target| {
         let depth = Depth::from(args.recursive);

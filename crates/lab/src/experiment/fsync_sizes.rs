@@ -1,4 +1,4 @@
-//! Experiment 10: random writes of 4 KiB with fsync on files of several sizes.
+//! Experiment 11: random writes of 4 KiB with fsync on files of several sizes.
 //!
 //! An fsync writes the nodes of its file. A small file has few of them, and a file system may keep all its pointers in
 //! the inode, so which file system is faster depends on the size of the file.

@@ -42,7 +42,7 @@ fn row<'a>(record: &'a Record, part: &Part, address: Address<'_>) -> Row<'a> {
     let experiment = record.cell.experiment.name();
     let mut setting = format!("{} MiB, seed {}", record.scale.buffered_bytes >> 20, record.seed);
     if let Some(age) = record.age {
-        setting += &format!(", aged {}:{}", age.times, age.full_percent);
+        setting += &format!(", aged {age}");
     }
     if record.is_indicative() {
         setting += ", indicative";

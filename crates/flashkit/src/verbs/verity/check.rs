@@ -95,8 +95,8 @@ struct Place {
     #[serde(skip_serializing_if = "Option::is_none")]
     block: Option<u64>,
     /// The range of the content that is damaged, or that cannot be checked because of the place.
-    offset_bytes: u64,
-    length_bytes: u64,
+    from_byte: u64,
+    to_byte: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -113,8 +113,8 @@ impl Place {
             structure,
             level,
             block,
-            offset_bytes: damage.content.start,
-            length_bytes: damage.content.end - damage.content.start,
+            from_byte: damage.content.start,
+            to_byte: damage.content.end,
             error: damage.error.as_ref().map(|error| failure::plain(&error.to_string())),
         }
     }
@@ -126,9 +126,9 @@ impl Place {
             && self.error.is_none()
             && other.error.is_none()
             && self.path == other.path
-            && self.offset_bytes + self.length_bytes == other.offset_bytes;
+            && self.to_byte == other.from_byte;
         if is_next {
-            self.length_bytes += other.length_bytes;
+            self.to_byte = other.to_byte;
         }
         is_next
     }
@@ -146,7 +146,7 @@ fn check(args: &Args) -> Result<ExitCode> {
     let [first, others @ ..] = &args.targets[..] else { return Ok(ExitCode::SUCCESS) };
     others.iter().try_for_each(|other| first.same_image(other))?;
     let volume = target::open_read_only(&first.image, &args.further)?;
-    let bar = progress::bytes("checking", None, args.quiet);
+    let bar = progress::bytes("checking", None, args.quiet || args.json);
     let (mut report, mut seen, mut code) = (Report::default(), HashSet::new(), 0);
     for target in &args.targets {
         let start = volume.resolve(&target.path, FinalSymlink::Follow).with_context(|| target.to_string())?;
@@ -209,8 +209,7 @@ impl Report {
 
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         for place in &self.damage {
-            let last = (place.offset_bytes + place.length_bytes).saturating_sub(1);
-            let range = format!("bytes {} to {last}", place.offset_bytes);
+            let range = format!("bytes {} to {}", place.from_byte, place.to_byte.saturating_sub(1));
             write!(out, "{}: ", place.path)?;
             let what = match (&place.error, place.structure) {
                 (Some(error), _) => error.as_str(),
