@@ -240,23 +240,35 @@ fn tool_volume(bytes: u64, arguments: &[&str]) -> Result<MemoryDevice> {
     load(file.path())
 }
 
-/// Reads an image into memory.
+/// Reads an image into memory. Holes of the file are skipped.
 pub fn load(image: &Path) -> Result<MemoryDevice> {
     const CHUNK: usize = 1 << 20;
     let file = std::fs::File::open(image)?;
     let bytes = file.metadata()?.len();
     let device = MemoryDevice::new(bytes);
     let mut buffer = vec![0; CHUNK];
-    for start in (0..bytes).step_by(CHUNK) {
+    let mut at = 0;
+    while let Some(start) = next_data(&file, at)? {
+        let start = start - start % PAGE_BYTES as u64;
         let length = (bytes - start).min(CHUNK as u64) as usize;
         file.read_exact_at(&mut buffer[..length], start)?;
         for (n, page) in buffer[..length].chunks(PAGE_BYTES).enumerate() {
-            if page.iter().any(|byte| *byte != 0) {
+            if *page != [0; PAGE_BYTES][..page.len()] {
                 device.write(start + (n * PAGE_BYTES) as u64, page)?;
             }
         }
+        at = start + length as u64;
     }
     Ok(device)
+}
+
+/// Returns the offset of the first data of a file at or after `at`, or `None` if no data follows.
+fn next_data(file: &std::fs::File, at: u64) -> Result<Option<u64>> {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+        Ok(start) => Ok(Some(start)),
+        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Makes a device with the same content.
