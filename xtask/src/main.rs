@@ -178,17 +178,17 @@ enum Task {
         #[arg(long, default_value_t = 6, value_name = "VOLUMES")]
         filled: usize,
         /// Leave out the golden images
-        #[arg(long)]
+        #[arg(long, conflicts_with = "interruption")]
         only_filled: bool,
         /// Kill both programs so many times in each resize, instead
-        #[arg(long, conflicts_with = "filled")]
+        #[arg(long, group = "interruption", conflicts_with = "filled")]
         kills: Option<u64>,
         /// Cut the power after so many writes of both programs in each resize, instead: after each of them if there are
         /// fewer
-        #[arg(long, value_name = "WRITES", conflicts_with_all = ["filled", "kills"])]
+        #[arg(long, value_name = "WRITES", group = "interruption", conflicts_with = "filled")]
         cuts: Option<u64>,
-        /// The flashkit to be killed; by default it is built
-        #[arg(long)]
+        /// The flashkit to be killed or cut; by default it is built
+        #[arg(long, requires = "interruption")]
         flashkit: Option<PathBuf>,
     },
     /// Count the device's writes, with our engine and with Linux's f2fs
