@@ -91,7 +91,7 @@ pub enum Fix {
     NoOrphan(Ino),
     /// Makes the root directory, of which nothing is left.
     Root,
-    /// Enters an inode without a name into lost+found.
+    /// Enters an inode without a name into its directory, or into lost+found.
     Attach(Ino),
     /// Enters a name again, at the place that its hash selects. If the directory has the name, it gets a suffix.
     Enter {

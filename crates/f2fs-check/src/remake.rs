@@ -1,14 +1,15 @@
-//! Inodes of regular files whose block is lost, made anew from the blocks that name them.
+//! Inodes of regular files and directories whose block is lost, made anew from the blocks that name them.
 //!
 //! The summary of a block of data names the inode or the node with its address, and the index there. Each node of
 //! addresses names its inode and its place in the file. So the content of a file survives its inode, and so do the names in
-//! directories. Its owner, times, permissions, attributes and exact size do not.
+//! directories. Its owner, times, permissions, attributes and exact size do not. The entries of an inline directory do not
+//! either: an empty one takes its place, and its children enter it under the names that they carry.
 
 use std::collections::BTreeMap;
 
 use f2fs::{
     format::{
-        FileType,
+        FileType, dir_hash,
         inode::{INLINE_XATTR_WORDS, advise, inline},
         node::{NodeBlock, NodeFooter},
         node_path::NodeKind,
@@ -26,8 +27,14 @@ use crate::{
     table::fact,
 };
 
-/// Mode of an inode that is made anew.
-const MODE: u16 = 0o100_600;
+/// Permissions of a file that is made anew.
+const FILE_PERMISSIONS: u16 = 0o600;
+/// Permissions of a directory that is made anew.
+const DIRECTORY_PERMISSIONS: u16 = 0o700;
+/// Permissions of the root directory, if it is made anew.
+const ROOT_PERMISSIONS: u16 = 0o755;
+/// Byte offset of the mode in an inode.
+const MODE_AT: usize = 0;
 /// Bytes of an inode with the sizes of its extra attributes and of its inline xattrs.
 const SIZES: std::ops::Range<usize> = 360..364;
 
@@ -55,6 +62,13 @@ struct Remains {
     addrs: BTreeMap<u16, Option<BlockAddr>>,
     /// Further nodes.
     nodes: Vec<Nid>,
+}
+
+/// Returns true if a change makes a directory in place of a lost one.
+pub fn makes_directory(fix: &Fix) -> bool {
+    let Fix::Inode(_, bytes) = fix else { return false };
+    let mode = bytes[MODE_AT..MODE_AT + 2].try_into().expect("two bytes");
+    FileType::from_mode(u16::from_le_bytes(mode)) == Some(FileType::Directory)
 }
 
 impl Checker<'_> {
@@ -86,22 +100,28 @@ impl Checker<'_> {
         for addr in inode.addrs(0..inode.layout().addrs()).filter(|addr| addr.is_real()) {
             self.segments.claim(addr, Content::Data);
         }
-        let repair = "make an inode for the blocks that name it, and clear its owner, times and attributes";
+        let repair = match inode.has_inline(inline::DENTRY) {
+            true => "make an empty directory in its place, for the inodes that name it as their parent",
+            false => "make an inode for the blocks that name it, and clear its owner, times and attributes",
+        };
         self.report.add(finding.repaired_by(repair).with_certainty(Certainty::Unclear));
         self.fix(Fix::Inode(inode.ino(), inode.bytes().to_vec()));
         self.lose(Loss::Attributes);
         self.quotas.give_up();
     }
 
-    /// Collects what is left of lost regular files.
+    /// Collects what is left of lost regular files and directories.
     fn remains(&mut self, lost: &[(Nid, Finding)], old: &FxHashSet<u32>) -> FxHashMap<Nid, Remains> {
         let mut remains: FxHashMap<Nid, Remains> = FxHashMap::default();
         // The context of an encrypted file is lost with the inode, and its content with that.
         if self.format.features.has(Features::ENCRYPT) {
             return remains;
         }
-        let is_file = |nid: &Nid| self.named_kind(Ino::from(*nid)) == Some(FileType::Regular);
-        remains.extend(lost.iter().map(|(nid, _)| *nid).filter(is_file).map(|nid| (nid, Remains::default())));
+        let is_remade = |nid: &Nid| {
+            matches!(self.named_kind(Ino::from(*nid)), Some(FileType::Regular | FileType::Directory))
+        };
+        let lost = lost.iter().map(|(nid, _)| *nid).filter(is_remade);
+        remains.extend(lost.map(|nid| (nid, Remains::default())));
         let mut count = 0;
         for segment in self.segments.all() {
             if old.contains(&self.sit_block(segment)) || self.segments.content(segment) == Some(Content::Node)
@@ -136,10 +156,22 @@ impl Checker<'_> {
 
     /// Makes an inode of what is left of it. `None` if that is nothing, or if its layout cannot be told.
     fn remade(&mut self, ino: Ino, remains: &Remains) -> Option<NodeBlock> {
-        let mut inode = self.empty_inode(ino)?;
+        let is_directory = self.named_kind(ino) == Some(FileType::Directory);
+        let is_empty = remains.addrs.is_empty() && remains.nodes.is_empty();
+        if is_empty {
+            // Linux mounts no volume whose root directory is inline.
+            let is_inline = is_directory && ino != self.superblock.root_ino;
+            return if is_inline { self.empty_directory(ino) } else { None };
+        }
+        let mode = match is_directory {
+            true if ino == self.superblock.root_ino => FileType::Directory.mode_bits() | ROOT_PERMISSIONS,
+            true => FileType::Directory.mode_bits() | DIRECTORY_PERMISSIONS,
+            false => FileType::Regular.mode_bits() | FILE_PERMISSIONS,
+        };
+        let mut inode = self.empty_inode(ino, mode, 0)?;
         let layout = inode.layout();
         let mut end = remains.addrs.keys().last().map_or(0, |index| u64::from(*index) + 1);
-        if end > layout.addrs() as u64 || end == 0 && remains.nodes.is_empty() {
+        if end > layout.addrs() as u64 {
             return None;
         }
         for (index, addr) in &remains.addrs {
@@ -170,14 +202,31 @@ impl Checker<'_> {
         let head = inode.head_mut();
         head.size.set(end << self.geometry.block_size.log());
         head.advise |= advise::LOST_PINO;
+        if is_directory {
+            // A depth that is too small would hide names.
+            let level = dir_hash::level_of(end.saturating_sub(1), head.dir_level);
+            head.current_depth.set(level.map_or(dir_hash::DEPTH_MAX, |(level, _)| level + 1));
+        }
         inode.seal();
         Some(inode)
     }
 
-    /// Makes an inode without content, with the layout of others on the volume.
-    fn empty_inode(&self, ino: Ino) -> Option<NodeBlock> {
-        let inline = self.usual_layout.map_or(inline::XATTR, |usual| usual.inline);
-        let inode = NodeBlock::new_inode(self.format, ino, MODE, inline, INLINE_XATTR_WORDS as u16);
+    /// Makes a directory without entries. The next check enters its dots.
+    fn empty_directory(&self, ino: Ino) -> Option<NodeBlock> {
+        let mode = FileType::Directory.mode_bits() | DIRECTORY_PERMISSIONS;
+        let mut inode = self.empty_inode(ino, mode, inline::DENTRY)?;
+        let bytes = inode.layout().inline_bytes() as u64;
+        let head = inode.head_mut();
+        head.size.set(bytes);
+        head.advise |= advise::LOST_PINO;
+        inode.seal();
+        Some(inode)
+    }
+
+    /// Makes an inode without content, with the layout of others on the volume and these marks of inline content.
+    fn empty_inode(&self, ino: Ino, mode: u16, content: u8) -> Option<NodeBlock> {
+        let inline = self.usual_layout.map_or(inline::XATTR, |usual| usual.inline) | content;
+        let inode = NodeBlock::new_inode(self.format, ino, mode, inline, INLINE_XATTR_WORDS as u16);
         let mut bytes = inode.bytes().to_vec();
         if let Some(usual) = self.usual_layout.filter(|_| self.format.features.has(Features::EXTRA_ATTR)) {
             bytes[SIZES].copy_from_slice(&usual.sizes);

@@ -38,6 +38,7 @@ use crate::{
     bitmap::Bitmap,
     checker::{ODD_MAX, examine},
     packs::DamagedEnd,
+    remake::makes_directory,
     segments::Segments,
 };
 use transfer::{Changes, State};
@@ -419,9 +420,11 @@ fn restored_end(device: &Arc<dyn Device>) -> Result<Vec<Request>> {
     Ok(requests.into_iter().flatten().collect())
 }
 
-/// Returns true if a block may belong to another owner than the directory that names it.
+/// Returns true if a block may belong to another owner than the directory that names it, or if a directory comes back with
+/// its entries.
 fn has_doubtful_owners(report: &Report) -> bool {
     DOUBTFUL_OWNERS.into_iter().any(|kind| report.count(kind) > 0)
+        || report.fixes().iter().any(makes_directory)
 }
 
 /// Returns true if a change follows from the entries in blocks of directories.

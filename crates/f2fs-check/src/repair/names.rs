@@ -14,7 +14,7 @@ use f2fs::{
     units::{Ino, Time},
 };
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::Fix;
 
@@ -57,10 +57,12 @@ fn apply_to_volume(state: Arc<dyn Device>, fixes: &[Fix], now: Time, refused: &m
         volume.begin(Caller::ADMIN).make_root(&NewNode::new(ROOT_MODE))?;
     }
     let mut suffixes = Suffixes::default();
+    let nameless = fixes.iter().filter_map(|fix| if let Fix::Attach(ino) = fix { Some(*ino) } else { None });
+    let mut attaching = Attaching { nameless: nameless.collect(), folders: FxHashMap::default() };
     for fix in fixes {
         let done = match fix {
             Fix::Enter { dir, name, ino } => enter(&mut volume, &mut suffixes, *dir, name, *ino),
-            Fix::Attach(ino) => attach(&mut volume, &mut suffixes, *ino),
+            Fix::Attach(ino) => attaching.attach_with_parents(&mut volume, &mut suffixes, *ino),
             Fix::Quota { kind, content } => replace_quota(&mut volume, *kind, content),
             _ => Ok(()),
         };
@@ -119,25 +121,90 @@ fn enter_as(volume: &mut Engine, dir: Ino, name: &[u8], ino: Ino) -> Result<()> 
     entered
 }
 
-/// Enters an inode under its own name: into its own directory if that is certain, else into lost+found.
-fn attach(volume: &mut Engine, suffixes: &mut Suffixes, ino: Ino) -> Result<()> {
-    let inode = volume.inode(ino)?;
-    let name = inode.last_name().to_vec();
-    let is_name = !name.is_empty() && !name.iter().any(|byte| matches!(byte, b'/' | 0)) && !is_dot(&name);
-    let has_name = is_name && !inode.has_advise(advise::ENC_NAME | advise::ENCRYPT);
-    let parent = Ino(inode.head().pino.get());
-    let is_only = inode.is_directory() || inode.head().links.get() == 1;
-    let is_sure = has_name && is_only && !inode.has_advise(advise::LOST_PINO);
-    if is_sure && leads_to_root(volume, parent, ino) && matches!(volume.find_entry(parent, &name), Ok(None)) {
-        let entered = enter_as(volume, parent, &name, ino);
-        // The directory may be damaged, or encrypted.
-        if entered.is_ok() || volume.read_only_reason().is_some() {
-            return entered;
+/// The inodes without a name, and the directories that are made for them.
+struct Attaching {
+    /// Those that have no name yet.
+    nameless: FxHashSet<Ino>,
+    /// The directory in lost+found for the children of each lost directory.
+    folders: FxHashMap<Ino, Ino>,
+}
+
+impl Attaching {
+    /// Enters an inode, and the directories without a name above it before.
+    fn attach_with_parents(&mut self, volume: &mut Engine, suffixes: &mut Suffixes, ino: Ino) -> Result<()> {
+        let mut above = Vec::new();
+        let mut at = ino;
+        while self.nameless.remove(&at) {
+            above.push(at);
+            at = match volume.inode(at) {
+                Ok(inode) => Ino(inode.head().pino.get()),
+                Err(_) => break,
+            };
         }
+        let mut done = Ok(());
+        for ino in above.into_iter().rev() {
+            let attached = self.attach(volume, suffixes, ino);
+            if volume.read_only_reason().is_some() {
+                return attached;
+            }
+            done = done.and(attached);
+        }
+        done
     }
-    let dir = lost_found(volume)?;
-    let name = if has_name { name } else { format!("#{}", ino.0).into_bytes() };
-    enter(volume, suffixes, dir, &name, ino)
+
+    /// Enters an inode under its own name: into its own directory if that is certain, else into lost+found. There, the
+    /// children of a directory that is lost get a directory with its number.
+    fn attach(&mut self, volume: &mut Engine, suffixes: &mut Suffixes, ino: Ino) -> Result<()> {
+        let inode = volume.inode(ino)?;
+        let name = inode.last_name().to_vec();
+        let is_name = !name.is_empty() && !name.iter().any(|byte| matches!(byte, b'/' | 0)) && !is_dot(&name);
+        let has_name = is_name && !inode.has_advise(advise::ENC_NAME | advise::ENCRYPT);
+        let parent = Ino(inode.head().pino.get());
+        let is_only = inode.is_directory() || inode.head().links.get() == 1;
+        let is_sure = has_name && is_only && !inode.has_advise(advise::LOST_PINO);
+        drop(inode);
+        if is_sure
+            && leads_to_root(volume, parent, ino)
+            && matches!(volume.find_entry(parent, &name), Ok(None))
+        {
+            let entered = enter_as(volume, parent, &name, ino);
+            // The directory may be damaged, or encrypted.
+            if entered.is_ok() || volume.read_only_reason().is_some() {
+                return entered;
+            }
+        }
+        let mut dir = lost_found(volume)?;
+        if is_sure && parent != Ino(0) && !volume.is_inode(parent)? {
+            dir = self.folder(volume, dir, parent).unwrap_or(dir);
+        }
+        let name = if has_name { name } else { nameless(ino) };
+        enter(volume, suffixes, dir, &name, ino)
+    }
+
+    /// The directory in lost+found for the children of a lost one, which is made if it is missing.
+    fn folder(&mut self, volume: &mut Engine, lost_found: Ino, lost: Ino) -> Result<Ino> {
+        if let Some(folder) = self.folders.get(&lost) {
+            return Ok(*folder);
+        }
+        let mut name = nameless(lost);
+        let folder = loop {
+            match volume.find_entry(lost_found, &name)? {
+                Some(found) if volume.inode(found.ino)?.is_directory() => break found.ino,
+                Some(_) => name.push(b'~'),
+                None => {
+                    let mode = FileType::Directory.mode_bits() | LOST_FOUND_MODE;
+                    break volume.begin(Caller::ADMIN).create(lost_found, &name, &NewNode::new(mode))?;
+                }
+            }
+        };
+        self.folders.insert(lost, folder);
+        Ok(folder)
+    }
+}
+
+/// The name of an inode that has none.
+fn nameless(ino: Ino) -> Vec<u8> {
+    format!("#{}", ino.0).into_bytes()
 }
 
 fn is_dot(name: &[u8]) -> bool {

@@ -41,7 +41,8 @@ const USAGE: u8 = 16;
 #[command(
     after_help = "Without -p and -y, nothing is written to the volume. A repair is planned as a whole, checked, \
 and then made by one checkpoint: a power cut leaves the old volume or the repaired one. Files without a name go back \
-to their directory if that is certain, else to lost+found. --undo saves what the repair overwrites.
+to their directory if that is certain, else to lost+found, where those of one lost directory stay together. --undo saves \
+what the repair overwrites.
 
 Exit codes, as of fsck(8):
   0   no finding, or only notices
