@@ -58,10 +58,28 @@ impl Engine {
             self.disk_mut().set_label(new.label);
             return Ok(None);
         };
+        if let Err(error) = self.write_copy(copy, &new.bytes) {
+            self.read_label();
+            return Err(error);
+        }
+        Ok(Some(self.pending(Work::Flush, Then::WriteLabel(new))))
+    }
+
+    fn write_copy(&self, copy: u8, bytes: &[u8]) -> Result<()> {
         let (addr, at) = (BlockAddr(copy.into()), Place::Superblock(copy));
         let mut block = self.io().read_block(addr, at)?;
-        block[superblock::OFFSET..][..superblock::BYTES].copy_from_slice(&new.bytes);
-        self.io().write(addr, at, &block)?;
-        Ok(Some(self.pending(Work::Flush, Then::WriteLabel(new))))
+        block[superblock::OFFSET..][..superblock::BYTES].copy_from_slice(bytes);
+        self.io().write(addr, at, &block)
+    }
+
+    /// Takes the label from the copy of the superblock that counts, after a write or a flush has failed: the device may have
+    /// written what it reports as failed. If no copy can be read, the volume refuses changes.
+    pub(super) fn read_label(&mut self) {
+        match read_superblock(&**self.io().device(), self.io().device().geometry().size_bytes) {
+            Ok((superblock, _)) => self.disk_mut().set_label(superblock.label),
+            Err(error) => {
+                self.disk_mut().refuse_changes(format!("the superblock could not be read back: {error}"));
+            }
+        }
     }
 }

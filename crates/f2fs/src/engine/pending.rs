@@ -118,7 +118,13 @@ impl Engine {
         let SyncOutcome { work, then, result } = outcome;
         match work {
             Work::Yield => {}
-            Work::Flush => self.disk_mut().fail_on_error(result)?,
+            Work::Flush => {
+                let flushed = self.disk_mut().fail_on_error(result);
+                if flushed.is_err() && matches!(then, Then::WriteLabel(_)) {
+                    self.read_label();
+                }
+                flushed?;
+            }
             Work::Commit(prepared) => self.commit(*prepared, result)?,
         }
         match then {

@@ -2,6 +2,7 @@
 
 mod cleaning;
 mod eviction;
+mod label;
 mod late_writes;
 mod reads;
 mod writes;
