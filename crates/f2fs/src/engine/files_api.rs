@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::{
-    Cluster, Engine, Extent, Hidden, Run,
+    Cluster, Engine, Extent, Hidden, Run, SavedBlocks, SavedChange,
     transaction::{Step, Transaction},
 };
 use crate::{
@@ -320,7 +320,7 @@ impl Transaction<'_> {
     /// compressed, or is released already; [`Error::NotPermitted`] for an immutable or sealed file;
     /// [`Error::NoKey`] or [`Error::OtherKey`] for an encrypted one; those of [every change](Engine#errors).
     pub fn release_saved(mut self, ino: Ino) -> Result<u64> {
-        self.step()?.files().release_saved(ino)
+        self.change_saved(ino, SavedBlocks::Released)
     }
 
     /// Reserves the blocks again that [`release_saved`](Self::release_saved) released, and returns their
@@ -330,7 +330,36 @@ impl Transaction<'_> {
     /// [`Error::NoSpace`] and [`Error::Quota`] without space for all blocks; those of
     /// [`release_saved`](Self::release_saved) for a file of another kind; those of [every change](Engine#errors).
     pub fn reserve_saved(mut self, ino: Ino) -> Result<u64> {
-        self.step()?.files().reserve_saved(ino)
+        self.change_saved(ino, SavedBlocks::Reserved)
+    }
+
+    fn change_saved(&mut self, ino: Ino, to: SavedBlocks) -> Result<u64> {
+        let mut step = self.step()?;
+        let mut change = step.files().begin_saved_change(ino, to)?;
+        loop {
+            if let Some(blocks) = step.files().go_on_with_saved_change(&mut change)? {
+                return Ok(blocks);
+            }
+        }
+    }
+
+    /// Begins to [release](Self::release_saved) or to [reserve](Self::reserve_saved) the saved blocks of a file. The parts
+    /// follow by [`saved_part`](Self::saved_part), so that a caller who shares the volume can let readers in between two of
+    /// them.
+    ///
+    /// # Errors
+    /// Those of `release_saved` and `reserve_saved`, before anything is changed.
+    pub fn begin_saved_change(mut self, ino: Ino, to: SavedBlocks) -> Result<SavedChange> {
+        self.step()?.files().begin_saved_change(ino, to)
+    }
+
+    /// Does the next part of a change of saved blocks. Returns their number after the last part. Until then the caller makes
+    /// no other change of the volume and writes no checkpoint, because the state in between is not valid on the device.
+    ///
+    /// # Errors
+    /// Those of `release_saved` and `reserve_saved`. The file then has its former state.
+    pub fn saved_part(mut self, change: &mut SavedChange) -> Result<Option<u64>> {
+        self.continued_step()?.files().go_on_with_saved_change(change)
     }
 
     /// Sets the algorithm and cluster size of a compressed file without content (Linux,

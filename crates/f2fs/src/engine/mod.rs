@@ -43,8 +43,8 @@ pub use crate::{
         device_bytes, join, read_raw_superblock, read_superblock,
     },
     files::{
-        Cluster, Extent, ExtentKind, FileSize, Fragmentation, Hidden, Run, SealedDamage, SealedPart,
-        SealedPlace,
+        Cluster, Extent, ExtentKind, FileSize, Fragmentation, Hidden, Run, SavedBlocks, SavedChange,
+        SealedDamage, SealedPart, SealedPlace,
     },
     names::{
         DirCursor, DirEntry, FinalSymlink, Found, NewNode, PathEnd, RenameMode, SET_GID, SeenBlocks, SetAttr,

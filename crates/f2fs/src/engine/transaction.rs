@@ -79,6 +79,14 @@ impl Transaction<'_> {
         Ok(step)
     }
 
+    /// Continues a change whose first part the volume has admitted. No upkeep and so no checkpoint comes in between.
+    pub(super) fn continued_step(&mut self) -> Result<Step<'_>> {
+        self.engine.start()?;
+        let mut step = Step { engine: &mut *self.engine, caller: self.caller };
+        step.set_limits(self.caller.limits);
+        Ok(step)
+    }
+
     /// Removes the keys of a name in memory. Returns true if there was one.
     pub(super) fn forget_key(&mut self, name: &KeyName) -> bool {
         let was_there = self.engine.disk_mut().remove_key(name);

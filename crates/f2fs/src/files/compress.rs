@@ -1,4 +1,4 @@
-//! Writing compressed files, and releasing the blocks that compression saves.
+//! Writing compressed files.
 //!
 //! *Invariants*: the addresses of a cluster are in one node and change together, so that after a power cut
 //! the whole cluster is old or new. In a compressed cluster the first address is the mark (`COMPRESS_ADDR`),
@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::{Files, map::Cluster, map_write::Slot, pages::Page};
+use super::{Files, map::Cluster, map_write::Slot, pages::Page, saved_blocks::SavedBlocks};
 use crate::{
     Error, Place, Result,
     format::{
@@ -31,15 +31,6 @@ pub(crate) enum Storage {
     Compressed,
     /// Uncompressed, whatever the directory or the name says.
     Plain,
-}
-
-/// The blocks that compression saves in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SavedBlocks {
-    /// They stay reserved for the file.
-    Reserved,
-    /// They are free for other files.
-    Released,
 }
 
 /// The form in which a cluster is stored.
@@ -221,7 +212,7 @@ impl Files {
     }
 
     /// Updates the file's count of saved blocks: subtracts `before` and adds `after`.
-    fn change_saved(&mut self, ino: Ino, before: u64, after: u64) -> Result<()> {
+    pub(super) fn change_saved(&mut self, ino: Ino, before: u64, after: u64) -> Result<()> {
         if before != after {
             let inode = self.nodes.inode_mut(ino)?;
             let saved = inode.saved_blocks().unwrap_or(0);
@@ -291,75 +282,14 @@ impl Files {
         Ok(if released { marks } else { 0 })
     }
 
-    /// Releases the blocks that compression saves in a file, and returns their number.
-    pub(crate) fn release_saved(&mut self, ino: Ino) -> Result<u64> {
-        self.compressed_file(ino, SavedBlocks::Reserved)?;
-        for block in self.pages.blocks_of(ino, 0, u64::MAX) {
-            self.write_cluster(ino, block)?;
-        }
-        let mut released = 0;
-        for slot in self.compressed_clusters(ino)? {
-            let node = self.nodes.node_mut(slot.nid)?;
-            let range = slot.index..slot.index + slot.left;
-            let kept = node.addrs(range.clone()).filter(|addr| addr.is_real()).count();
-            for index in range {
-                if node.addr(index) == BlockAddr::NEW {
-                    node.set_addr(index, BlockAddr::NULL);
-                }
-            }
-            let saved = (slot.left - kept) as u64;
-            self.change_saved(ino, saved, 0)?;
-            self.uncount_file_blocks(ino, saved)?;
-            released += saved;
-        }
-        let now = self.disk().time();
-        let inode = self.nodes.inode_mut(ino)?;
-        inode.head_mut().inline |= inline::COMPRESS_RELEASED;
-        inode.set_ctime(now);
-        Ok(released)
-    }
-
-    /// Reserves the blocks again that [`release_saved`](Self::release_saved) released, and returns their number.
-    pub(crate) fn reserve_saved(&mut self, ino: Ino) -> Result<u64> {
-        self.compressed_file(ino, SavedBlocks::Released)?;
-        let clusters = self.compressed_clusters(ino)?;
-        let mut wanted = 0;
-        for slot in &clusters {
-            let node = self.nodes.node(slot.nid)?;
-            let addrs = node.addrs(slot.index..slot.index + slot.left);
-            wanted += addrs.filter(|addr| !addr.is_real()).count() as u64;
-        }
-        let _space = self.segments().reserve(wanted)?;
-        self.nodes.admit(ino, wanted)?;
-        for slot in clusters {
-            let node = self.nodes.node_mut(slot.nid)?;
-            let mut saved = 0;
-            for index in slot.index..slot.index + slot.left {
-                let addr = node.addr(index);
-                saved += u64::from(!addr.is_real());
-                if addr == BlockAddr::NULL {
-                    node.set_addr(index, BlockAddr::NEW);
-                }
-            }
-            self.change_saved(ino, 0, saved)?;
-            self.segments_mut().count_blocks(saved);
-            self.add_blocks(ino, saved)?;
-        }
-        let now = self.disk().time();
-        let inode = self.nodes.inode_mut(ino)?;
-        inode.head_mut().inline &= !inline::COMPRESS_RELEASED;
-        inode.set_ctime(now);
-        Ok(wanted)
-    }
-
-    /// Returns the number of blocks of a file that [`release_saved`](Self::release_saved) released.
+    /// Returns the number of saved blocks of a file that are released.
     pub(crate) fn released_blocks(&self, ino: Ino) -> Result<u64> {
         let inode = self.nodes.inode(ino)?;
         if inode.compression().is_none() || !inode.has_inline(inline::COMPRESS_RELEASED) {
             return Ok(0);
         }
         let mut released = 0;
-        for slot in self.compressed_clusters(ino)? {
+        for slot in self.compressed_clusters(ino, 0, u64::MAX)?.0 {
             let node = self.nodes.node(slot.nid)?;
             let addrs = node.addrs(slot.index..slot.index + slot.left);
             released += addrs.filter(|addr| !addr.is_real()).count() as u64;
@@ -471,7 +401,7 @@ impl Files {
     }
 
     /// Checks that an inode is a compressed file that may be changed, and that its saved blocks are as `saved` demands.
-    fn compressed_file(&self, ino: Ino, saved: SavedBlocks) -> Result<()> {
+    pub(super) fn compressed_file(&self, ino: Ino, saved: SavedBlocks) -> Result<()> {
         let inode = self.nodes.inode(ino)?;
         if !self.disk().node_format().features.has(Features::COMPRESSION) {
             return Err(Error::Unsupported("compression without the feature".into()));
@@ -485,29 +415,6 @@ impl Files {
             return Err(Error::Invalid("the file is not compressed, or its blocks are released".into()));
         }
         Ok(())
-    }
-
-    /// Returns the address slots of each compressed cluster of a file.
-    fn compressed_clusters(&self, ino: Ino) -> Result<Vec<Slot>> {
-        let inode = self.nodes.inode(ino)?;
-        let size = inode.layout().cluster_blocks();
-        let end = inode.head().size.get().div_ceil(self.geometry().block_size.bytes() as u64);
-        let mut found = Vec::new();
-        let mut at = 0;
-        while at < end {
-            let run = self.run(&inode, at, end)?;
-            if run.addr == BlockAddr::COMPRESS {
-                let slot = self.slot(ino, at)?.expect("a mapped block has a slot");
-                if at % size as u64 != 0 {
-                    return Err(Error::corrupt(Place::File(ino, at), "a cluster that begins inside another"));
-                }
-                found.push(Slot { left: size, ..slot });
-                at += size as u64;
-            } else {
-                at = run.blocks.end;
-            }
-        }
-        Ok(found)
     }
 }
 

@@ -53,17 +53,19 @@ impl Files {
     }
 
     /// Cuts a part of at most `bytes` bytes off the end of a large regular file, which keeps more than `least_size` bytes.
-    /// Returns false if there is nothing to cut off.
+    /// Returns false if there is nothing to cut off, or if `bytes` is not a whole number of clusters.
     pub(crate) fn shrink(&mut self, ino: Ino, least_size: u64, bytes: u64) -> Result<bool> {
         let inode = self.nodes.inode(ino)?;
         let (size, allocated) = (inode.head().size.get(), inode.head().blocks.get());
-        let is_plain = inode.file_type() == FileType::Regular
+        let cluster_bytes = (inode.layout().cluster_blocks() as u64) << self.geometry().block_size.log();
+        // A part ends between two clusters, so that no cluster has to become plain for it.
+        let has_parts = inode.file_type() == FileType::Regular
             && !inode.has_inline(inline::DATA)
-            && inode.compression().is_none();
+            && bytes % cluster_bytes == 0;
         drop(inode);
         let bytes = bytes.max(1);
         let shorter = size.saturating_sub(1) / bytes * bytes;
-        if !is_plain || shorter <= least_size || allocated << self.geometry().block_size.log() <= bytes {
+        if !has_parts || shorter <= least_size || allocated << self.geometry().block_size.log() <= bytes {
             return Ok(false);
         }
         self.set_size(ino, shorter)?;

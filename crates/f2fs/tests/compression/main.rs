@@ -15,7 +15,9 @@ use std::path::Path;
 use block::Rng;
 use f2fs::{
     Error,
-    engine::{Caller, Engine, ExtentKind, FileSize, NewNode, Options, Policy, SetAttr, SyncScope},
+    engine::{
+        Caller, Engine, ExtentKind, FileSize, NewNode, Options, Policy, SavedBlocks, SetAttr, SyncScope,
+    },
     format::inode::{Algorithm, Compression, flag, inline},
     units::{BlockAddr, Ino},
 };

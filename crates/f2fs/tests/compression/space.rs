@@ -74,6 +74,48 @@ fn released_space_can_be_used_and_reserved_again() {
 }
 
 #[test]
+fn a_file_can_be_read_while_its_saved_blocks_are_released_in_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 256 << 20, &FEATURES);
+    let mut volume = open(&path, lz4(), 1 << 20);
+    let dir = compressed_dir(&mut volume, b"dir");
+    let ino = volume.begin(Caller::ADMIN).create(dir, b"file", &NewNode::new(FILE)).unwrap();
+    let data = content(&mut Rng::new(5), 70 << 20, SPARSE);
+    volume.begin(Caller::ADMIN).write(ino, 0, &data).unwrap();
+    let saved = volume.stat(ino).unwrap().saved_blocks;
+    for to in [SavedBlocks::Released, SavedBlocks::Reserved] {
+        let mut change = volume.begin(Caller::ADMIN).begin_saved_change(ino, to).unwrap();
+        let mut parts = 1;
+        let blocks = loop {
+            if let Some(blocks) = volume.begin(Caller::ADMIN).saved_part(&mut change).unwrap() {
+                break blocks;
+            }
+            assert!(read(&volume, ino) == data, "{to:?}, part {parts}");
+            parts += 1;
+        };
+        assert!(parts > 4, "{parts} parts");
+        assert_eq!((blocks, volume.stat(ino).unwrap().released), (saved, to == SavedBlocks::Released));
+        volume.unmount().unwrap();
+        drop(volume);
+        support::assert_clean(&path);
+        volume = open(&path, lz4(), 1 << 20);
+    }
+    // A truncation ends its parts between two clusters.
+    assert!(!volume.begin(Caller::ADMIN).shorten(ino, 0, 4096).unwrap(), "not a whole number of clusters");
+    let mut parts = 0;
+    while volume.begin(Caller::ADMIN).shorten(ino, 100_000, 4 << 20).unwrap() {
+        parts += 1;
+    }
+    assert!(parts > 10, "{parts} parts");
+    volume.begin(Caller::ADMIN).truncate(ino, 100_000).unwrap();
+    assert!(read(&volume, ino) == data[..100_000]);
+    volume.unmount().unwrap();
+    drop(volume);
+    support::assert_clean(&path);
+}
+
+#[test]
 fn cleaning_moves_compressed_blocks() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");

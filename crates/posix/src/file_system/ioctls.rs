@@ -1,6 +1,7 @@
 //! Ioctls on files and on the volume.
 
 use f2fs::{
+    engine::SavedBlocks,
     format::{FileType, inode::flag},
     units::Ino,
 };
@@ -10,6 +11,7 @@ use crate::{
     Errno,
     credentials::Capability,
     ioctl::{self, ByteRange, Request},
+    volume_lock::Writing,
 };
 
 /// Blocks of a file that move between two times at which others may change the volume, and between two turns of readers.
@@ -39,10 +41,12 @@ impl FileSystem {
                 if self.inodes.writers(ino) > u32::from(open_for == OpenFor::Writing) {
                     return Err(Errno::BUSY);
                 }
-                return self.write_lock()?.begin().release_saved(ino).map(blocks).map_err(to_errno);
+                return self.change_saved(self.write_lock()?, ino, SavedBlocks::Released).map(blocks);
             }
             Request::ReserveSaved => {
-                return self.write_lock_for(caller)?.begin().reserve_saved(ino).map(blocks).map_err(to_errno);
+                return self
+                    .change_saved(self.write_lock_for(caller)?, ino, SavedBlocks::Reserved)
+                    .map(blocks);
             }
             Request::SetLabel(_) if !caller.has(Capability::SysAdmin) => {
                 return Err(Errno::PERM);
@@ -89,6 +93,19 @@ impl FileSystem {
         }
         let volume = self.read_lock()?;
         Ok(request.answer(&stat, volume.superblock()))
+    }
+
+    /// Releases or reserves the saved blocks of a compressed file in parts, between which readers have turns. Returns their
+    /// number.
+    fn change_saved(&self, mut volume: Writing<'_>, ino: Ino, to: SavedBlocks) -> Result<u64> {
+        let mut change = volume.begin().begin_saved_change(ino, to).map_err(to_errno)?;
+        loop {
+            if let Some(blocks) = volume.begin().saved_part(&mut change).map_err(to_errno)? {
+                return Ok(blocks);
+            }
+            // No upkeep: a checkpoint must not come in between.
+            volume.let_readers_in(|| ())?;
+        }
     }
 
     /// Moves the blocks of a range of a regular file into order. Returns the number of bytes that were moved.
@@ -142,7 +159,7 @@ mod tests {
 
     use super::*;
     use crate::file_system::{
-        Change,
+        Change, WriteMode,
         tests::{format, mounted},
     };
 
@@ -166,6 +183,46 @@ mod tests {
         let request = Request::parse(0x401C_5820, &extended).unwrap();
         fs.ioctl(caller, ino, OpenFor::Writing, &request).unwrap();
         assert_eq!(fs.stat(ino).unwrap().flags & flag::SHOWN, flag::NODUMP);
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn readers_have_turns_within_long_operations_on_a_compressed_file() {
+        const LONG: u64 = 72 << 20;
+        let fs = mounted(format(&Arc::new(MemoryDevice::new(256 << 20)), "extra_attr,compression"));
+        let (root, caller) = (fs.root().unwrap(), Credentials { uid: 0, gid: 0, pid: 0 });
+        let ino = fs.create(caller, root, b"file", 0o100_644, 0, None).unwrap().ino;
+        let ask = |command, data: &[u8]| {
+            fs.ioctl(caller, ino, OpenFor::Reading, &Request::parse(command, data).unwrap()).unwrap()
+        };
+        ask(0x4008_6602, &flag::COMPRESS.to_ne_bytes());
+        for at in (0..LONG).step_by(1 << 20) {
+            fs.write(caller, ino, at, &vec![7; 1 << 20], WriteMode::default()).unwrap();
+        }
+        let turns = |act: &dyn Fn()| {
+            let before = fs.volume.reader_turns();
+            act();
+            fs.volume.reader_turns() - before
+        };
+        let sectors = || fs.stat(ino).unwrap().sectors;
+        let before = sectors();
+        assert!(turns(&|| _ = ask(0x8008_F512, &[])) > 5, "released");
+        assert!(sectors() < before / 2, "{before}, {}", sectors());
+        assert!(turns(&|| _ = ask(0x8008_F513, &[])) > 5, "reserved");
+        assert_eq!(sectors(), before);
+        let shorten = Change { size: Some(5000), ..Change::default() };
+        assert!(turns(&|| _ = fs.change(caller, ino, &shorten).unwrap()) > 1, "truncated");
+        let mut content = [0; 8192];
+        assert_eq!(fs.read(ino, 0, &mut content), Ok(5000));
+        assert!(content[..5000] == [7; 5000]);
+        for at in (0..LONG).step_by(1 << 20) {
+            fs.write(caller, ino, at, &vec![8; 1 << 20], WriteMode::default()).unwrap();
+        }
+        fs.unlink(root, b"file").unwrap();
+        let free = || fs.space().unwrap().0.free_blocks;
+        let before = free();
+        assert!(turns(&|| fs.forget(ino, 1, || {})) > 1, "removed");
+        assert!(free() >= before + LONG / 4096);
         fs.unmount().unwrap();
     }
 
