@@ -107,11 +107,9 @@ impl KernelCache {
         Ok(reads_unseen && self.fs.access(ino))
     }
 
-    /// Notes that a new file is open.
-    pub fn open_new(&self, ino: Ino, open_for: OpenFor) -> Result<()> {
-        self.fs.open_new(ino, open_for)?;
+    /// Notes that a new file was opened when it was made.
+    pub fn note_opened(&self, ino: Ino) {
         self.files.open(ino);
-        Ok(())
     }
 
     /// Closes a file.

@@ -47,6 +47,11 @@ impl Credentials {
         self.gid == gid || self.status().map_or(self.uid == 0, |known| known.is_in(gid, self.pid))
     }
 
+    /// Returns true if the caller is known to be a member of a group, whatever its capabilities.
+    pub fn is_member(self, gid: u32) -> bool {
+        self.gid == gid || self.status().is_some_and(|known| known.groups.contains(&gid))
+    }
+
     /// Returns true if the caller is known not to be a member of a group. The groups behind a kernel service
     /// such as nfsd are unknown.
     pub fn is_outside(self, gid: u32) -> bool {

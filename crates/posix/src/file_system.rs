@@ -151,6 +151,17 @@ impl FileSystem {
         Ok(volume)
     }
 
+    /// Locks the volume for a change that frees space, such as a removal. That the upkeep finds no space does not keep it from
+    /// doing so.
+    fn lock_to_free(&self, limits: Limits) -> Result<Writing<'_>> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let mut volume = self.volume.write(f2fs::engine::Caller { limits })?;
+        match self.prepare_change(&mut volume) {
+            Ok(()) | Err(Errno::NOSPC) => Ok(volume),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Locks the volume for a change in memory, which a volume that takes no changes admits as well.
     fn lock_without_upkeep(&self) -> Result<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);

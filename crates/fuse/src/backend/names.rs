@@ -64,14 +64,12 @@ impl Adapter {
         let (mode, umask) = (FileType::Regular.mode_bits() | mode as u16 & 0o7777, umask as u16);
         let from = self.cache.now();
         let made = match request.header.opcode {
-            opcode::CREATE => self.fs.create(caller, dir, request.arguments.name()?, mode, umask, None)?,
-            _ => self.fs.create_nameless(caller, dir, mode, umask)?,
+            opcode::CREATE => {
+                self.fs.create_open(caller, (dir, request.arguments.name()?), mode, umask, open_for)?
+            }
+            _ => self.fs.create_nameless(caller, dir, mode, umask, open_for)?,
         };
-        if let Err(errno) = self.cache.open_new(made.ino, open_for) {
-            // The kernel does not learn of the inode, and so never gives it back.
-            self.cache.forget(made.ino, 1);
-            return Err(errno);
-        }
+        self.cache.note_opened(made.ino);
         // A process that creates a file for writing is the known writer, so it need not ask before
         // its first write.
         let before_write =

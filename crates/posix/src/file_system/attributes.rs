@@ -58,7 +58,11 @@ impl FileSystem {
     /// Changes the size and attributes of an inode. The kernel has checked the caller's permissions, but does
     /// not know immutable and append-only flags.
     pub fn change(&self, caller: Credentials, ino: Ino, change: &Change) -> Result<Stat> {
-        let mut volume = self.write_lock_for(caller)?;
+        let mut volume = match change.size {
+            // It may free space.
+            Some(_) => self.lock_to_free(self.limits_for(caller))?,
+            None => self.write_lock_for(caller)?,
+        };
         let before = self.stat_in(&volume, ino)?;
         let Change { size, mut set, drops_privilege, times } = *change;
         let given = match times {
@@ -75,14 +79,13 @@ impl FileSystem {
         if refused {
             return Err(Errno::PERM);
         }
-        if let Some(size) = size {
+        if size.is_some() {
             match before.kind {
                 FileType::Regular => {}
                 FileType::Directory => return Err(Errno::ISDIR),
                 _ => return Err(Errno::INVAL),
             }
             refuse_sealed(&before)?;
-            self.truncate(&mut volume, ino, size)?;
         }
         let gid = set.gid.unwrap_or(before.gid);
         set.permissions = set.permissions.map(|wanted| permissions::permissions_of(caller, gid, wanted));
@@ -95,9 +98,22 @@ impl FileSystem {
             || size.is_some() && drops_privilege;
         if drops_privilege && set.permissions.is_none() {
             set.permissions = without_privilege(before.mode, || caller.is_in(before.gid));
-            if only_status && set.permissions.is_some() && !permissions::may_write(caller, &before) {
+            let owns = caller.uid == before.uid;
+            if only_status
+                && set.permissions.is_some()
+                && !owns
+                && !self.may_write(&volume, caller, &before)?
+            {
                 return Err(Errno::PERM);
             }
+        }
+        if let Some(size) = size {
+            // The bits go before the content changes: readers have turns within a long truncation.
+            if let Some(permissions) = set.permissions.filter(|_| drops_privilege) {
+                let set = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
+                volume.begin().set_attr(ino, &set).map_err(to_errno)?;
+            }
+            self.truncate(&mut volume, ino, size)?;
         }
         if set.atime.is_some() {
             self.pending_atimes.drop_of(ino);

@@ -115,22 +115,12 @@ impl FileSystem {
         self.inodes.take_atime_due(ino) && self.renew_atime(ino)
     }
 
-    /// Notes that a new file is open.
-    ///
-    /// # Errors
-    /// `ENOKEY` if its key was removed since it was made.
-    pub fn open_new(&self, ino: Ino, open_for: OpenFor) -> Result<()> {
+    /// Notes that a new file is open. The caller holds the volume's lock since the file was made.
+    pub(super) fn open_new(&self, ino: Ino, open_for: OpenFor) {
         self.inodes.open(ino, open_for, FirstAccess::Ignored);
-        // The checks follow, as in `open`.
-        let has_key = self.read_lock().and_then(|volume| volume.require_key(ino).map_err(to_errno));
-        if let Err(errno) = has_key {
-            self.close(ino, open_for);
-            return Err(errno);
-        }
         if open_for == OpenFor::Writing {
             self.inodes.mark_overwritable(ino);
         }
-        Ok(())
     }
 
     /// Closes a file that was [opened](Self::open).
@@ -243,8 +233,11 @@ impl FileSystem {
         if length == 0 {
             return Err(Errno::INVAL);
         }
-        let mut volume = self.write_lock_for(caller)?;
         let kind = mode & !KEEP_SIZE;
+        let mut volume = match kind {
+            PUNCH_HOLE => self.lock_to_free(self.limits_for(caller))?,
+            _ => self.write_lock_for(caller)?,
+        };
         match kind {
             COLLAPSE_RANGE if !keep_size => {
                 return volume.begin().collapse_range(ino, offset, length).map_err(to_errno);

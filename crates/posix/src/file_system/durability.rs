@@ -1,12 +1,12 @@
 //! Durability and background work: sync, checkpoints, cleaning, discards, and unmount.
 
 use std::{
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use f2fs::{
-    engine::{Engine, PendingSync, SyncScope, Upkeep},
+    engine::{Discards, Engine, PendingSync, SyncScope, Upkeep},
     format::inode::flag,
     units::{Ino, SegNo},
 };
@@ -164,28 +164,35 @@ impl FileSystem {
         let pending = volume.begin_trim();
         self.settle(&mut volume, pending).map_err(to_errno)?;
         drop(volume);
-        let failed = self.discards().failed();
+        let mut trimmed = None;
+        while trimmed.is_none() {
+            trimmed = self.trim_all(least_blocks, is_interrupted)?;
+        }
+        Ok((trimmed.unwrap_or(0) << block_size.log()).min(range.length))
+    }
+
+    /// Discards all free blocks in runs of at least `least_blocks`, and returns their number. Returns `None` if the volume has
+    /// grown meanwhile: its queue of discards was then dropped, and another one has taken its place.
+    fn trim_all(&self, least_blocks: u32, is_interrupted: &dyn Fn() -> bool) -> Result<Option<u64>> {
+        let discards = self.discards();
+        let failed = discards.failed();
         let (mut trimmed, mut from) = (0, Some(SegNo(0)));
         while let Some(segment) = from {
-            self.issue_all(is_interrupted)?;
-            let (blocks, next) = self.write_lock()?.trim_from(segment, least_blocks).map_err(to_errno)?;
+            issue_all(&discards, is_interrupted)?;
+            let mut volume = self.write_lock()?;
+            if !Arc::ptr_eq(volume.discards(), &discards) {
+                return Ok(None);
+            }
+            let (blocks, next) = volume.trim_from(segment, least_blocks).map_err(to_errno)?;
             (trimmed, from) = (trimmed + blocks, next);
         }
-        self.issue_all(is_interrupted)?;
-        if self.discards().failed() != failed {
+        issue_all(&discards, is_interrupted)?;
+        if discards.failed() != failed {
             // The background thread had issued one.
             return Err(Errno::IO);
         }
-        Ok((trimmed << block_size.log()).min(range.length))
-    }
-
-    fn issue_all(&self, is_interrupted: &dyn Fn() -> bool) -> Result<()> {
-        while self.discards().issue().map_err(to_errno)? > 0 {
-            if is_interrupted() {
-                return Err(Errno::INTR);
-            }
-        }
-        Ok(())
+        let is_same = Arc::ptr_eq(self.read_lock()?.discards(), &discards);
+        Ok(is_same.then_some(trimmed))
     }
 
     /// Frees an inode that nobody uses any more, a large file in parts between which readers have the volume.
@@ -263,6 +270,16 @@ impl FileSystem {
         }
         if self.settings.checkpoints { ended.and(volume.unmount()) } else { ended }
     }
+}
+
+/// Issues all discards that wait.
+fn issue_all(discards: &Discards, is_interrupted: &dyn Fn() -> bool) -> Result<()> {
+    while discards.issue().map_err(to_errno)? > 0 {
+        if is_interrupted() {
+            return Err(Errno::INTR);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 
 use std::{
     io,
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -14,16 +15,16 @@ use std::{
 
 use block::{Device, Hooked, MemoryDevice, Verb};
 use f2fs::{
-    engine::{Engine, NewNode, Options},
+    engine::{Engine, FileSize, NewNode, OnError, Options},
     format::checkpoint::Flags,
     units::{Ino, Nid, Time},
 };
 
 use super::{
-    FileSystem, Result, WriteMode,
+    Change, FileSystem, Result, Settings, WriteMode,
     tests::{format, mounted},
 };
-use crate::{Credentials, Errno, SyncScope};
+use crate::{Credentials, Errno, OpenFor, SyncScope};
 
 const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
 
@@ -140,10 +141,21 @@ fn a_checkpoint_does_not_count_after_a_flush_beside_it_has_failed() {
     assert_eq!((first, second, is_new), (Err(Errno::IO), Err(Errno::IO), false));
 }
 
+/// The reason why the upkeep of [`Failing`] fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Damage {
+    /// Two nodes are damaged.
+    Nodes,
+    /// The device finds no space when these nodes are read. This stands for all causes of a lack of space.
+    NoSpace,
+}
+
 /// A volume with many dirty pages, whose upkeep fails until the damaged nodes are back on the device. It has the
 /// inodes `held`, which has lost its name and is referenced, and `other`.
 struct Failing {
     device: Arc<MemoryDevice>,
+    /// Offsets in bytes of the blocks whose reads find no space.
+    refused: Arc<Mutex<Vec<u64>>>,
     fs: FileSystem,
     /// Offset in bytes and content of each damaged node.
     nodes: Vec<(u64, Vec<u8>)>,
@@ -153,6 +165,10 @@ struct Failing {
 
 impl Failing {
     fn new() -> Failing {
+        Failing::by(Damage::Nodes)
+    }
+
+    fn by(damage: Damage) -> Failing {
         const PAGES: &[u8] = &[1; 16 << 12];
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let mut volume = format(&device, "");
@@ -174,7 +190,16 @@ impl Failing {
         drop(volume);
 
         let small = Options { cache_bytes: 128 << 10, ..Options::new(Time::default) };
-        let fs = mounted(Engine::open(device.clone(), small).unwrap());
+        let refused = Arc::new(Mutex::new(Vec::new()));
+        let refuses = refused.clone();
+        let hooked = Hooked::new(device.clone(), move |verb, range: Range<u64>| {
+            let meets = |at: &u64| verb == Verb::Read && range.contains(at);
+            match refuses.lock().unwrap().iter().any(meets) {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => Ok(()),
+            }
+        });
+        let fs = mounted(Engine::open(Arc::new(hooked), small).unwrap());
         fs.lookup(root, b"held").unwrap();
         fs.unlink(root, b"held").unwrap();
         // One page more than may be dirty. The first eight stay dirty because their node cannot be read.
@@ -189,14 +214,19 @@ impl Failing {
             }
             let mut node = vec![0; 4096];
             device.read(nodes[which], &mut node).unwrap();
-            device.write(nodes[which], &[0xA5; 4096]).unwrap();
+            match damage {
+                Damage::Nodes => device.write(nodes[which], &[0xA5; 4096]).unwrap(),
+                Damage::NoSpace => refused.lock().unwrap().push(nodes[which]),
+            }
             (nodes[which], node)
         });
-        assert_eq!(fs.write_lock().map(drop), Err(Errno::UCLEAN), "the upkeep fails");
-        Failing { device, fs, nodes: nodes.into(), held, other }
+        let wanted = if damage == Damage::Nodes { Errno::UCLEAN } else { Errno::NOSPC };
+        assert_eq!(fs.write_lock().map(drop), Err(wanted), "the upkeep fails");
+        Failing { device, refused, fs, nodes: nodes.into(), held, other }
     }
 
     fn mend(&self) {
+        self.refused.lock().unwrap().clear();
         for (offset_bytes, node) in &self.nodes {
             self.device.write(*offset_bytes, node).unwrap();
         }
@@ -244,4 +274,88 @@ fn an_unmount_frees_an_inode_whose_last_reference_is_being_dropped() {
     // With an orphan, the volume would be shown as after its removal.
     let volume = Engine::open(device, Options::read_only()).unwrap();
     assert!(volume.last_checkpoint().flags.has(Flags::UMOUNT));
+}
+
+/// Mounts a volume of 2 GiB with an empty file. Writes fail while the switch is on, as on a sparse image on a full file
+/// system of the host.
+fn on_full_host(settings: Settings, on_error: OnError) -> (Arc<AtomicBool>, FileSystem, Ino) {
+    let inner = Arc::new(MemoryDevice::new(2 << 30));
+    let mut volume = format(&inner, "");
+    let root = volume.superblock().root_ino;
+    let ino =
+        volume.begin(f2fs::engine::Caller::ADMIN).create(root, b"file", &NewNode::new(0o100_644)).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    let is_full = Arc::new(AtomicBool::new(false));
+    let switch = is_full.clone();
+    let device = Hooked::new(inner, move |verb, _| {
+        let fails = verb == Verb::Write && is_full.load(Ordering::Relaxed);
+        if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    });
+    let options = Options { cache_bytes: 128 << 10, on_error, ..Options::new(Time::default) };
+    let volume = Engine::open(Arc::new(device), options).unwrap();
+    (switch, FileSystem::new(volume, Weak::new(), settings), ino)
+}
+
+/// Removing files is the way out of a lack of space.
+#[test]
+fn an_upkeep_that_finds_no_space_refuses_no_removal() {
+    let failing = Failing::by(Damage::NoSpace);
+    let Failing { fs, other, .. } = &failing;
+    let root = fs.root().unwrap();
+    assert_eq!(fs.create(ROOT_USER, root, b"new", 0o100_644, 0, None).map(drop), Err(Errno::NOSPC));
+    let shorten = Change { size: Some(0), ..Change::default() };
+    fs.change(ROOT_USER, *other, &shorten).unwrap();
+    fs.allocate(ROOT_USER, *other, 0, 4096, 3).unwrap();
+    fs.unlink(root, b"other").unwrap();
+    assert_eq!(fs.lookup(root, b"other").map(drop), Err(Errno::NOENT));
+    failing.mend();
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn a_file_without_a_name_whose_checkpoint_fails_is_freed() {
+    let (is_full, fs, _) = on_full_host(Settings { dirsync: true, ..Settings::default() }, OnError::Continue);
+    let root = fs.root().unwrap();
+    is_full.store(true, Ordering::Relaxed);
+    let made = fs.create_nameless(ROOT_USER, root, 0o100_644, 0, OpenFor::Writing);
+    assert_eq!(made.map(drop), Err(Errno::NOSPC));
+    assert!(fs.quiet_read_lock().unwrap().orphans().is_empty());
+    assert!(fs.open_for_writing().is_empty());
+    is_full.store(false, Ordering::Relaxed);
+    let made = fs.create_nameless(ROOT_USER, root, 0o100_644, 0, OpenFor::Writing).unwrap();
+    assert_eq!(fs.quiet_read_lock().unwrap().orphans().iter().collect::<Vec<_>>(), [&made.ino]);
+    fs.unmount().unwrap();
+}
+
+/// Between the parts of a long allocation the upkeep is done, which may fail.
+#[test]
+fn an_allocation_that_fails_after_a_part_leaves_the_size() {
+    let (is_full, fs, ino) = on_full_host(Settings::default(), OnError::ReadOnly);
+    is_full.store(true, Ordering::Relaxed);
+    assert!(fs.allocate(ROOT_USER, ino, 0, 1500 << 20, 0).is_err());
+    let stat = fs.stat(ino).unwrap();
+    assert!(stat.sectors > (64 << 20) / 512, "{} sectors", stat.sectors);
+    assert_eq!(stat.size, 0);
+}
+
+/// With the bits, others could execute what is left as the owner.
+#[test]
+fn a_truncation_that_fails_half_way_has_cleared_the_set_user_id_bit() {
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    let mut volume = format(&device, "");
+    let root = volume.superblock().root_ino;
+    let admin = f2fs::engine::Caller::ADMIN;
+    let ino = volume.begin(admin).create(root, b"file", &NewNode::new(0o104_755)).unwrap();
+    volume.begin(admin).allocate_range(ino, 0, 80 << 20, FileSize::Grows).unwrap();
+    volume.unmount().unwrap();
+    let addr = volume.nat_entry(Nid(volume.inode(ino).unwrap().child(0).0)).unwrap().addr;
+    drop(volume);
+    device.write(u64::from(addr.0) << 12, &[0xA5; 4096]).unwrap();
+    let fs = mounted(Engine::open(device, Options::new(Time::default)).unwrap());
+    let change = Change { size: Some(0), drops_privilege: true, ..Change::default() };
+    assert_eq!(fs.change(ROOT_USER, ino, &change).map(drop), Err(Errno::UCLEAN));
+    let stat = fs.stat(ino).unwrap();
+    assert!(stat.size < 80 << 20, "a part is cut off: {} bytes", stat.size);
+    assert_eq!(stat.mode & 0o7777, 0o755);
 }

@@ -61,9 +61,10 @@ impl FileSystem {
 mod tests {
     use std::{
         fs,
+        ops::Range,
         sync::{
             Arc, Mutex, Weak,
-            atomic::{AtomicUsize, Ordering},
+            atomic::{AtomicU64, AtomicUsize, Ordering},
             mpsc,
         },
         thread,
@@ -82,7 +83,7 @@ mod tests {
             tests::format,
             watched::{BYTES, ROOT_USER, create, mounted_on},
         },
-        ioctl::Request,
+        ioctl::{Request, TrimRange},
     };
 
     const MIB: u64 = 1 << 20;
@@ -198,6 +199,35 @@ mod tests {
             end.send(()).unwrap();
             growth.join().unwrap().unwrap();
         });
+        fs.unmount().unwrap();
+    }
+
+    /// The growth drops the queue of the trim: what had been queued was counted and not discarded.
+    #[test]
+    fn a_trim_beside_a_growth_discards_all_that_it_reports() {
+        let discarded = Arc::new(AtomicU64::new(0));
+        let counted = discarded.clone();
+        let device = Hooked::new(on_larger_device(), move |verb, range: Range<u64>| {
+            if verb == Verb::Discard {
+                counted.fetch_add(range.end - range.start, Ordering::SeqCst);
+            }
+            Ok(())
+        });
+        let volume = Engine::open(Arc::new(device), Options::new(Time::default)).unwrap();
+        let fs = FileSystem::new(volume, Weak::new(), Settings::default());
+        let calls = AtomicU64::new(0);
+        // After the first request of the second step, of which others wait in the queue.
+        let grows = || {
+            if calls.fetch_add(1, Ordering::SeqCst) == 1 {
+                ask(&fs, 0, 96 * MIB).unwrap();
+                discarded.store(0, Ordering::SeqCst);
+            }
+            false
+        };
+        let range = TrimRange { start: 0, length: u64::MAX, least: 0 };
+        let trimmed = fs.trim(ROOT_USER, range, &grows).unwrap();
+        assert!(trimmed > 64 * MIB, "{trimmed}: the new size counts");
+        assert_eq!(discarded.load(Ordering::SeqCst), trimmed);
         fs.unmount().unwrap();
     }
 

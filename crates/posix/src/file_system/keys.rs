@@ -261,8 +261,30 @@ mod tests {
         fs.close(ino, OpenFor::Writing);
         assert_eq!(fs.remove_key(caller(0), name, Claims::All), Ok(Removal::Done));
         assert_eq!(fs.open(caller(0), ino, WRITING), Err(Errno::NOKEY));
-        assert_eq!(fs.open_new(ino, OpenFor::Writing), Err(Errno::NOKEY));
         assert!(!fs.has_writer(ino));
+    }
+
+    /// The file was made first and opened later: without the key, its name was there and creat(2) failed.
+    #[test]
+    fn a_file_is_made_and_opened_with_its_key_or_not_at_all() {
+        let (fs, ino) = encrypted();
+        let name = identifier(&key());
+        let dir = fs.lookup(fs.root().unwrap(), b"secret").unwrap().ino;
+        let make = |name: &[u8]| fs.create_open(caller(0), (dir, name), 0o100_644, 0, OpenFor::Writing);
+        let made = make(b"new").unwrap().ino;
+        assert_eq!(fs.remove_key(caller(0), name, Claims::All), Ok(Removal::FilesBusy));
+        fs.write(caller(0), made, 0, b"x", crate::WriteMode::default()).unwrap();
+        fs.close(made, OpenFor::Writing);
+        assert_eq!(fs.remove_key(caller(0), name, Claims::All), Ok(Removal::Done));
+        let names = || fs.read_lock().unwrap().entries(dir, 0).unwrap().count();
+        let before = names();
+        assert_eq!(make(b"other").map(drop), Err(Errno::NOKEY));
+        let nameless = fs.create_nameless(caller(0), dir, 0o100_644, 0, OpenFor::Writing);
+        assert_eq!(nameless.map(drop), Err(Errno::NOKEY));
+        assert_eq!((names(), fs.open_for_writing()), (before, Vec::new()));
+        assert!(fs.read_lock().unwrap().orphans().is_empty());
+        assert!(fs.stat(ino).is_ok());
+        fs.unmount().unwrap();
     }
 
     #[test]

@@ -11,8 +11,8 @@ use f2fs::{
 };
 use rustix::fs::RenameFlags;
 
-use super::{Credentials, FileSystem, Result, permissions, to_errno};
-use crate::{Errno, volume_lock::Writing};
+use super::{Credentials, FileSystem, Limits, Result, permissions, to_errno};
+use crate::{Errno, OpenFor, volume_lock::Writing};
 
 impl FileSystem {
     /// Looks up a name in a directory and takes a lookup reference on the inode for the kernel. The name `.`
@@ -88,6 +88,27 @@ impl FileSystem {
         self.create_in(volume, (dir, name), &new, umask)
     }
 
+    /// Creates a regular file, opens it, and takes a lookup reference on it. It is open before others have the volume again,
+    /// so a key that is removed at this time is missing for both steps, or for none.
+    pub fn create_open(
+        &self,
+        caller: Credentials,
+        (dir, name): (Ino, &[u8]),
+        mode: u16,
+        umask: u16,
+        open_for: OpenFor,
+    ) -> Result<Stat> {
+        let volume = self.write_lock_for(caller)?;
+        let mode = self.mode_of_new(&volume, caller, dir, mode)?;
+        let (uid, gid) = self.settings.owner.of_new(&volume, caller, dir)?;
+        let new = NewNode { uid, gid, ..NewNode::new(mode) };
+        self.finish_creation(volume, Some(dir), Some(open_for), |volume| {
+            let ino = volume.begin().create_for(dir, name, &new, umask)?;
+            self.pending_atimes.drop_of(ino);
+            Ok(ino)
+        })
+    }
+
     fn create_in(
         &self,
         volume: Writing<'_>,
@@ -95,21 +116,28 @@ impl FileSystem {
         new: &NewNode,
         umask: u16,
     ) -> Result<Stat> {
-        self.finish_creation(volume, Some(dir), |volume| {
+        self.finish_creation(volume, Some(dir), None, |volume| {
             let ino = volume.begin().create_for(dir, name, new, umask)?;
             self.pending_atimes.drop_of(ino);
             Ok(ino)
         })
     }
 
-    /// Creates a file without a name (O_TMPFILE) and takes a lookup reference on it. The file is freed with
+    /// Creates a file without a name (O_TMPFILE), opens it, and takes a lookup reference on it. The file is freed with
     /// the last reference unless it has a name by then.
-    pub fn create_nameless(&self, caller: Credentials, dir: Ino, mode: u16, umask: u16) -> Result<Stat> {
+    pub fn create_nameless(
+        &self,
+        caller: Credentials,
+        dir: Ino,
+        mode: u16,
+        umask: u16,
+        open_for: OpenFor,
+    ) -> Result<Stat> {
         let volume = self.write_lock_for(caller)?;
         let mode = self.mode_of_new(&volume, caller, dir, mode)?;
         let (uid, gid) = self.settings.owner.of_new(&volume, caller, dir)?;
         let new = NewNode { uid, gid, ..NewNode::new(mode) };
-        self.finish_creation(volume, None, |volume| {
+        self.finish_creation(volume, None, Some(open_for), |volume| {
             let ino = volume.begin().create_nameless_for(dir, &new, umask)?;
             self.inodes.mark_held(ino);
             self.pending_atimes.drop_of(ino);
@@ -122,7 +150,7 @@ impl FileSystem {
         let volume = self.write_lock_for(caller)?;
         let (uid, gid) = self.settings.owner.of_new(&volume, caller, dir)?;
         let new = NewNode { uid, gid, ..NewNode::new(0o777) };
-        self.finish_creation(volume, Some(dir), |volume| {
+        self.finish_creation(volume, Some(dir), None, |volume| {
             let ino = volume.begin().symlink_for(dir, name, target, &new)?;
             self.pending_atimes.drop_of(ino);
             Ok(ino)
@@ -131,7 +159,7 @@ impl FileSystem {
 
     /// Adds a name to an inode and takes a lookup reference on it.
     pub fn link(&self, caller: Credentials, ino: Ino, dir: Ino, name: &[u8]) -> Result<Stat> {
-        self.finish_creation(self.write_lock_for(caller)?, Some(dir), |volume| {
+        self.finish_creation(self.write_lock_for(caller)?, Some(dir), None, |volume| {
             volume.begin().link(ino, dir, name).map(|()| ino)
         })
     }
@@ -141,22 +169,41 @@ impl FileSystem {
         permissions::mode_of_new(caller, mode, || self.stat_in(volume, dir))
     }
 
+    /// Makes an inode, opens it if that is asked for, and makes its name durable if `dir` demands that.
     fn finish_creation(
         &self,
         mut volume: Writing<'_>,
         dir: Option<Ino>,
+        open_for: Option<OpenFor>,
         make: impl FnOnce(&mut Writing<'_>) -> f2fs::Result<Ino>,
     ) -> Result<Stat> {
         let ino = make(&mut volume).map_err(to_errno)?;
-        self.sync_names(&mut volume, dir)?;
-        let stat = self.stat_in(&volume, ino)?;
-        self.add_reference(&stat);
-        Ok(stat)
+        if let Some(open_for) = open_for {
+            self.open_new(ino, open_for);
+        }
+        let synced = self.sync_names(&mut volume, dir);
+        match synced.and_then(|()| self.stat_in(&volume, ino)) {
+            Ok(stat) => {
+                self.add_reference(&stat);
+                Ok(stat)
+            }
+            Err(errno) => {
+                // The kernel does not learn of the inode, and so never gives it back.
+                if let Some(open_for) = open_for {
+                    self.close(ino, open_for);
+                }
+                if self.inodes.forget(ino, 0, || {}) {
+                    // The error that is returned is the first one.
+                    let _ = volume.begin().release(ino);
+                }
+                Err(errno)
+            }
+        }
     }
 
     /// Removes a name of anything but a directory.
     pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        let mut volume = self.write_lock()?;
+        let mut volume = self.lock_to_free(Limits::Enforced)?;
         self.hold_target(&mut volume, dir, name)?;
         volume.begin().unlink(dir, name).map_err(to_errno)?;
         self.sync_names(&mut volume, [dir])
@@ -164,7 +211,7 @@ impl FileSystem {
 
     /// Removes an empty directory.
     pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        let mut volume = self.write_lock()?;
+        let mut volume = self.lock_to_free(Limits::Enforced)?;
         self.hold_target(&mut volume, dir, name)?;
         volume.begin().remove_dir(dir, name).map_err(to_errno)?;
         self.sync_names(&mut volume, [dir])

@@ -4,12 +4,15 @@
 //! Linux 6.0 when an inode is created (`mode_strip_sgid`). Repeating that here changes nothing.
 
 use f2fs::{
-    engine::{SET_GID, Stat},
-    format::FileType,
+    engine::{Engine, SET_GID, Stat},
+    format::{
+        FileType,
+        acl::{Acl, AclEntry, Who},
+    },
 };
 
-use super::{Credentials, Result};
-use crate::credentials::Capability;
+use super::{Credentials, FileSystem, Result, to_errno, xattrs::ACL_ACCESS};
+use crate::{Errno, credentials::Capability};
 
 const GROUP_EXECUTE: u16 = 0o010;
 
@@ -31,12 +34,47 @@ pub fn permissions_of(caller: Credentials, gid: u32, permissions: u16) -> u16 {
     if loses { permissions & !SET_GID } else { permissions }
 }
 
-/// Returns true if the mode of an inode lets a caller write to it.
-pub fn may_write(caller: Credentials, stat: &Stat) -> bool {
-    caller.uid == stat.uid
-        || stat.mode & 0o020 != 0 && caller.is_in(stat.gid)
-        || stat.mode & 0o002 != 0
-        || caller.has(Capability::DacOverride)
+impl FileSystem {
+    /// Returns true if a caller may write to an inode, by the rules by which the kernel opens it for writing: the mode, the
+    /// access ACL, and the capability that overrides both.
+    pub(super) fn may_write(&self, volume: &Engine, caller: Credentials, stat: &Stat) -> Result<bool> {
+        let acl = match volume.get_xattr(stat.ino, ACL_ACCESS).map_err(to_errno) {
+            Ok(bytes) => Some(Acl::from_system(&bytes).map_err(to_errno)?),
+            Err(Errno::NODATA) => None,
+            Err(errno) => return Err(errno),
+        };
+        Ok(lets_write(caller, stat, acl.as_ref()) || caller.has(Capability::DacOverride))
+    }
+}
+
+/// Returns true if the mode or the access ACL of an inode lets a caller write to it (Linux, `acl_permission_check` and
+/// `posix_acl_permission`). The first class that the caller is in decides; of several groups one that permits it is enough.
+fn lets_write(caller: Credentials, stat: &Stat, acl: Option<&Acl>) -> bool {
+    const WRITE: u16 = 2;
+    let [owner, group, other] = [6, 3, 0].map(|shift| stat.mode >> shift & WRITE != 0);
+    if caller.uid == stat.uid {
+        return owner;
+    }
+    // The group bits of a mode with an ACL are its mask. Without any of them, the ACL grants nothing.
+    let Some(acl) = acl.filter(|_| stat.mode & 0o070 != 0) else {
+        return if caller.is_member(stat.gid) { group } else { other };
+    };
+    let mask =
+        acl.entries.iter().find(|entry| entry.who == Who::Mask).map_or(WRITE, |entry| entry.permissions);
+    let permits = |entry: &&AclEntry| entry.permissions & mask & WRITE != 0;
+    if let Some(entry) = acl.entries.iter().find(|entry| entry.who == Who::User(caller.uid)) {
+        return permits(&entry);
+    }
+    let of_caller = |entry: &&AclEntry| match entry.who {
+        Who::OwningGroup => caller.is_member(stat.gid),
+        Who::Group(gid) => caller.is_member(gid),
+        _ => false,
+    };
+    let mut groups = acl.entries.iter().filter(of_caller).peekable();
+    match groups.peek() {
+        Some(_) => groups.any(|entry| permits(&entry)),
+        None => other,
+    }
 }
 
 #[cfg(test)]
@@ -55,7 +93,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Errno, FileSystem, OpenFor,
+        OpenFor,
         file_system::{
             Change,
             tests::{format, mounted},
@@ -124,7 +162,7 @@ mod tests {
         let made = |caller, name: &[u8], mode| fs.create(caller, root, name, mode, 0, None).unwrap();
         let program = made(outside, b"program", 0o102_755);
         assert_eq!((permissions(program.mode), program.gid), (0o755, GROUP));
-        let nameless = fs.create_nameless(outside, root, 0o102_775, 0).unwrap();
+        let nameless = fs.create_nameless(outside, root, 0o102_775, 0, OpenFor::Reading).unwrap();
         assert_eq!(permissions(nameless.mode), 0o775);
         // The umask clears the execute bit afterwards.
         let masked = fs.create(outside, root, b"masked", 0o102_755, 0o077, None).unwrap();
@@ -139,6 +177,49 @@ mod tests {
         assert_eq!(permissions(made(member, b"member", 0o102_755).mode), 0o2755);
         let root_user = Credentials { uid: 0, gid: 0, pid: 0 };
         assert_eq!(permissions(made(root_user, b"root", 0o102_755).mode), 0o2755);
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn the_first_class_of_a_caller_decides_whether_it_may_write() {
+        let mut volume = format(&Arc::new(MemoryDevice::new(64 << 20)), "");
+        let root = volume.superblock().root_ino;
+        let new = NewNode { uid: 1000, gid: 100, ..NewNode::new(0o100_000) };
+        let ino = volume.begin(f2fs::engine::Caller::ADMIN).create(root, b"file", &new).unwrap();
+        let fs = mounted(volume);
+        let set_mode = |mode| {
+            let set = SetAttr { permissions: Some(mode), ..SetAttr::default() };
+            fs.change(Credentials { uid: 0, gid: 0, pid: 0 }, ino, &Change { set, ..Change::default() })
+                .unwrap();
+        };
+        let may = |uid, gid| {
+            let volume = fs.read_lock().unwrap();
+            let stat = fs.stat_in(&volume, ino).unwrap();
+            fs.may_write(&volume, Credentials { uid, gid, pid: 0 }, &stat).unwrap()
+        };
+        // The owner, a member of the group, another user, and root.
+        let of_mode = || [may(1000, 7), may(7, 100), may(7, 7), may(0, 0)];
+        for (mode, wanted) in [
+            (0o200, [true, false, false, true]),
+            (0o020, [false, true, false, true]),
+            (0o002, [false, false, true, true]),
+            (0o444, [false, false, false, true]),
+        ] {
+            set_mode(mode);
+            assert_eq!(of_mode(), wanted, "{mode:o}");
+        }
+        let set_acl = |text: &str| {
+            let acl = Acl::from_text(text).unwrap().to_system();
+            let mut volume = fs.write_lock().unwrap();
+            volume.begin().set_xattr(ino, ACL_ACCESS, &acl, Default::default()).unwrap();
+        };
+        // Users 8 and 9, groups 200 and 300.
+        set_acl("u::r,u:8:rw,u:9:r,g::r,g:200:rw,g:300:r,m::rw,o::rw");
+        let of_acl =
+            || [may(8, 7), may(9, 200), may(7, 200), may(7, 300), may(7, 100), may(7, 7), may(1000, 200)];
+        assert_eq!(of_acl(), [true, false, true, false, false, true, false]);
+        set_acl("u::r,u:8:rw,u:9:r,g::r,g:200:rw,g:300:r,m::r,o::-");
+        assert_eq!(of_acl(), [false; 7], "the mask");
         fs.unmount().unwrap();
     }
 

@@ -93,7 +93,7 @@ mod tests {
         let made = [
             fs.create(USER, dir, b"file", 0o100_644, 0, None).unwrap(),
             fs.symlink(USER, dir, b"symlink", b"file").unwrap(),
-            fs.create_nameless(USER, dir, 0o100_644, 0).unwrap(),
+            fs.create_nameless(USER, dir, 0o100_644, 0, crate::OpenFor::Reading).unwrap(),
         ];
         made.iter().for_each(shown);
         fs.link(USER, made[2].ino, dir, b"named").unwrap();

@@ -11,7 +11,7 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Credentials, FileSystem, Result, permissions::may_write, to_errno};
+use super::{Credentials, FileSystem, Result, to_errno};
 use crate::{
     CallerMemory, Errno,
     verity::{self, Metadata, MetadataRange, VerityAnswer, VerityRequest},
@@ -71,7 +71,7 @@ impl FileSystem {
             FileType::Directory => return Err(Errno::ISDIR),
             _ => return Err(Errno::INVAL),
         }
-        if !may_write(caller, &stat) {
+        if !self.may_write(&*self.read_lock()?, caller, &stat)? {
             return Err(Errno::ACCESS);
         }
         for _ in 0..WAITS {
@@ -146,11 +146,11 @@ mod tests {
     use std::{cell::Cell, sync::Arc};
 
     use block::MemoryDevice;
-    use f2fs::format::verity::HashAlgorithm;
+    use f2fs::format::{acl::Acl, verity::HashAlgorithm};
 
     use super::*;
     use crate::{
-        OpenFor, OpenMode, WriteMode,
+        GroupIdBit, OpenFor, OpenMode, WriteMode,
         file_system::tests::{format, mounted},
         verity::AnswerBy,
     };
@@ -185,6 +185,18 @@ mod tests {
         };
         let measure = || VerityRequest::Measure { room_bytes: 32, by: AnswerBy::Kernel };
         assert_eq!(ask(0, measure()), Err(Errno::NODATA));
+        assert_eq!(ask(1000, enable()), Err(Errno::ACCESS));
+        // A list that denies this user what the mode grants to others.
+        let denied = Acl::from_text("u::rw,u:1000:r,g::rw,m::rw,o::rw").unwrap().to_system();
+        fs.set_xattr(
+            ROOT_USER,
+            ino,
+            b"system.posix_acl_access",
+            &denied,
+            Default::default(),
+            GroupIdBit::Kept,
+        )
+        .unwrap();
         assert_eq!(ask(1000, enable()), Err(Errno::ACCESS));
         let root = fs.root().unwrap();
         assert_eq!(fs.verity_ioctl(ROOT_USER, root, enable(), NOWHERE, &|| false), Err(Errno::ISDIR));

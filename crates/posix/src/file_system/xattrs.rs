@@ -12,7 +12,7 @@ use super::{Credentials, FileSystem, Result, SelinuxLabels, to_errno};
 use crate::{Errno, credentials::Capability};
 
 /// The extended attribute that holds the access ACL.
-const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+pub(super) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
 /// The extended attribute that holds the label of SELinux.
 const SELINUX_LABEL: &[u8] = b"security.selinux";
