@@ -178,6 +178,7 @@ impl Handler for Adapter {
             // write-back, too.
             opcode::FLUSH if request.negotiated.minor < 32 => Ok(()),
             opcode::FSYNC => self.fsync(request),
+            opcode::FSYNCDIR if self.is_remounted_read_only() => fs.rest(),
             opcode::FSYNCDIR => fs.fsync(ino, content::sync_scope(request)?),
             opcode::SYNCFS => fs.sync(),
             opcode::READDIR => self.list(request, output),

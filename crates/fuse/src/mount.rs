@@ -1,6 +1,7 @@
 //! The life cycle of a mount: open the volume, mount, answer requests, and leave the volume clean.
 
 use std::{
+    fs::File,
     io,
     path::{Path, PathBuf},
     sync::{Arc, Weak, atomic::AtomicBool, mpsc},
@@ -267,7 +268,13 @@ pub fn remount(dir: &Path, lists: &[String]) -> Result<()> {
     let mut options = MountOptions::default();
     options.apply(&mounts::flags_of(mount))?;
     lists.iter().try_for_each(|list| options.apply(list))?;
-    rustix::mount::mount_remount(dir, options.mount_flags(), c"").map_err(|errno| error(errno.into()))
+    rustix::mount::mount_remount(dir, options.mount_flags(), c"").map_err(|errno| error(errno.into()))?;
+    match options.read_only {
+        // The kernel does not tell the process that answers. It writes a checkpoint when a directory is fsynced, and as the
+        // mount is read-only by now, leaves the volume as an unmount does.
+        true => File::open(dir).and_then(|root| root.sync_all()).map_err(error),
+        false => Ok(()),
+    }
 }
 
 /// Unmounts, or detaches lazily if the mount is still in use. This covers all places to which it was moved or

@@ -15,7 +15,7 @@ use std::{
 
 use f2fs::{
     engine::{Caller, Engine, NewNode, Options, QuotaLimits, SetAttr},
-    format::{BlockSize, quota::QuotaKind},
+    format::{BlockSize, checkpoint::Flags, quota::QuotaKind},
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::Time,
 };
@@ -167,6 +167,34 @@ fn a_remount_keeps_options_that_it_does_not_name() {
     let theirs = shown();
     assert!(Command::new("umount").arg(&dir).status().unwrap().success());
     assert!(refused.contains("no flashkit volume") && theirs.contains("nosuid"), "{refused}; {theirs}");
+    bench.unmount_clean();
+}
+
+#[test]
+fn a_remount_as_read_only_leaves_the_volume_as_an_unmount_does() {
+    needs_fuse!();
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root remounts");
+    }
+    let mut bench = Bench::new(64, &[]);
+    bench.mount("checkpoint_interval=3600");
+    fs::write(bench.path("file"), b"kept").unwrap();
+    // The file is open for writing until the kernel has sent RELEASE.
+    (0..TRIES)
+        .find(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            flashkit_fuse::remount(&bench.path(""), &["ro".to_string()]).is_ok()
+        })
+        .expect("it can be made read-only");
+    // The image as it is, while the mount goes on.
+    let image = Arc::new(block::MemoryDevice::from_bytes(&fs::read(bench.image()).unwrap()));
+    let volume = Engine::open(image, Options::read_only()).unwrap();
+    assert!(volume.last_checkpoint().flags.has(Flags::UMOUNT));
+    let ino = volume.lookup(volume.superblock().root_ino, b"file").unwrap();
+    assert_eq!(volume.stat(ino).unwrap().size, 4);
+    drop(volume);
+    flashkit_fuse::remount(&bench.path(""), &["rw".to_string()]).unwrap();
+    fs::write(bench.path("other"), b"later").unwrap();
     bench.unmount_clean();
 }
 

@@ -103,7 +103,7 @@ impl Adapter {
 
     /// Returns true if the file system was remounted read-only (`mount -o remount,ro`). The kernel enforces
     /// that itself except for requests that it does not know to be changes.
-    fn is_remounted_read_only(&self) -> bool {
+    pub(super) fn is_remounted_read_only(&self) -> bool {
         let is_read_only = |device| block::mounts().is_ok_and(|all| mounts::is_read_only(&all, device));
         self.device.is_some_and(is_read_only)
     }

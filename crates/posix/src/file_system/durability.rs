@@ -80,6 +80,17 @@ impl FileSystem {
         }
     }
 
+    /// Makes everything durable and leaves the volume on the device as an unmount does, after the front end has become
+    /// read-only. Later changes are possible.
+    pub fn rest(&self) -> Result<()> {
+        let mut volume = self.sync_lock()?;
+        if let Some(nothing_to_do) = self.may_sync(&volume)? {
+            return Ok(nothing_to_do);
+        }
+        let pending = volume.begin_unmount();
+        self.settle(&mut volume, pending).map_err(to_errno)
+    }
+
     fn write_checkpoint(&self, volume: &mut Writing<'_>) -> f2fs::Result<()> {
         let pending = volume.begin_checkpoint();
         self.settle(volume, pending)
