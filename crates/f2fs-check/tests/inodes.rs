@@ -191,8 +191,7 @@ fn with_features(copy: u32, cleared: u32, set: u32) -> Damaged {
 
 #[test]
 fn of_superblocks_with_other_features_that_counts_which_the_volume_fits() {
-    let (extra_attr, checksum, quota, large_summaries) = (0x8, 0x20, 0x80, 0);
-    let _ = large_summaries;
+    let (extra_attr, checksum, quota) = (0x8, 0x20, 0x80);
     for copy in [0, 1] {
         for cleared in [extra_attr, checksum, quota, extra_attr | checksum] {
             let case = format!("{cleared:#x} of copy {copy}");

@@ -181,7 +181,7 @@ fn write_gathered(records: &[Record], places: &Places<'_>, file: &Path, page: Pa
 }
 
 /// Returns a record without its circumstances.
-fn bare(record: &Record) -> Record {
+pub(super) fn bare(record: &Record) -> Record {
     let mut bare = record.clone();
     Circumstances::take_from(&mut bare);
     bare

@@ -5,14 +5,13 @@ use std::{fs::File, path::Path};
 use anyhow::{Context, Result, anyhow, bail};
 use lab::{
     bundle::Bundle,
-    circumstances::Circumstances,
     matrix::{Matrix, Reach},
     plan::Plan,
     record::{Record, Records},
     report,
 };
 
-use crate::{notice::notice, render};
+use crate::{notice::notice, render, verbs};
 
 /// The right of a bundle to have the commands run that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,8 +78,7 @@ pub fn compare(plan: &Plan, bundle: &Path, records: &Records) -> Result<()> {
 
 /// Returns a record without circumstances and without the program, which may be another one.
 fn bare(record: &Record) -> Record {
-    let mut bare = record.clone();
-    Circumstances::take_from(&mut bare);
+    let mut bare = verbs::report::bare(record);
     bare.versions.flashkit.clear();
     bare.versions.build.clear();
     bare
