@@ -23,7 +23,8 @@ use crate::{
 /// Maximum share of the blocks of a zone's used segments that may be valid, in percent.
 const VALID_PERCENT: u32 = 50;
 
-/// Maximum number of sections, beside those of the last zone, that an operation empties to go on appending.
+/// Maximum number of sections that an operation empties to go on appending. It also empties the rest of the last zone, up to
+/// [`TRIES`] sections for each of these in all: a later operation continues with a larger zone.
 const SECTIONS_MAX: u32 = 2;
 
 /// Returns true if a zone with these facts is emptied with few copies for the space that is gained.

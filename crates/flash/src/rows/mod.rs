@@ -13,7 +13,7 @@ mod transcript;
 
 use std::{
     fs::File,
-    io::Read,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -191,6 +191,11 @@ pub fn read(paths: &[PathBuf], card: Option<&str>, unit_bytes: Option<u64>) -> R
                 all.crossings.extend(found.crossings);
             }
         }
+        let row = all.as_ref().and_then(|all| all.rows.get(ROWS_MAX));
+        if let Some(Row { line, .. }) = row {
+            let what = format!("more than {ROWS_MAX} rows in all files");
+            return Err(RowsError::Line { path: path.clone(), line: *line, what });
+        }
     }
     all.ok_or_else(|| RowsError::Nothing { path: PathBuf::from("(no file)") })
 }
@@ -223,9 +228,7 @@ pub fn read_cards(path: &Path) -> Result<Vec<Measured>, RowsError> {
 }
 
 fn read_cards_with(path: &Path, unit_bytes: Option<u64>) -> Result<Vec<Measured>, RowsError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
-    read.map_err(|source| RowsError::Io { path: path.into(), source })?;
+    let bytes = read_whole(path).map_err(|source| RowsError::Io { path: path.into(), source })?;
     let text = String::from_utf8_lossy(&bytes);
     let cards = parse(&text, &stem(path), unit_bytes).map_err(|(line, what)| RowsError::Line {
         path: path.into(),
@@ -236,6 +239,19 @@ fn read_cards_with(path: &Path, unit_bytes: Option<u64>) -> Result<Vec<Measured>
         return Err(RowsError::Nothing { path: path.into() });
     }
     Ok(cards)
+}
+
+/// Reads a file of at most [`FILE_BYTES_MAX`] bytes.
+fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!(
+            "more than {}, which no measurement has",
+            size_text(FILE_BYTES_MAX)
+        )));
+    }
+    Ok(bytes)
 }
 
 fn stem(path: &Path) -> String {

@@ -186,6 +186,22 @@ fn a_file_without_rates_is_refused() {
 }
 
 #[test]
+fn files_are_bounded_alone_and_together() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("rows.csv");
+    let rows = |count| "op,order,size,rate\n".to_owned() + &"read,random,4K,1MB/s\n".repeat(count);
+    std::fs::write(&path, rows(ROWS_MAX / 2)).expect("writable");
+    let twice = [path.clone(), path.clone()];
+    assert_eq!(read(&twice, None, None).expect("as many as are allowed").rows.len(), ROWS_MAX);
+    std::fs::write(&path, rows(ROWS_MAX / 2 + 1)).expect("writable");
+    let told = read(&twice, None, None).expect_err("too many in both").to_string();
+    assert!(told.contains("more than 1000 rows in all files"), "{told}");
+    File::options().write(true).open(&path).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
+    let told = read(&[path], None, None).expect_err("too long").to_string();
+    assert!(told.ends_with("more than 64 MiB, which no measurement has"), "{told}");
+}
+
+#[test]
 fn a_given_unit_replaces_that_of_the_text_before_rows_are_checked() {
     let text = "op,order,size,units,depth,rate\nwrite,seq,8M,2,1,5MB/s\n";
     assert!(parse(text, "it", None).is_err(), "requests of more than the usual unit");
