@@ -8,13 +8,24 @@ use crate::progress::Verbosity;
 /// The use that advice is for.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Purpose {
-    /// The use that the advice is for. Shapes are compared on a model of the card, which takes some seconds.
+    /// The use that the advice is for; without it, mixed. Shapes are compared on a model of the card, which takes some
+    /// seconds.
     #[cfg(feature = "lab")]
-    #[arg(long = "for", value_name = "USE", default_value = "mixed", value_parser = measured::purposes())]
-    purpose: lab::tune::Purpose,
+    #[arg(long = "for", value_name = "USE", value_parser = measured::purposes())]
+    purpose: Option<lab::tune::Purpose>,
 }
 
 impl Purpose {
+    /// Returns true if a use was named.
+    #[cfg_attr(not(feature = "lab"), allow(clippy::unused_self))]
+    pub fn is_given(&self) -> bool {
+        #[cfg(feature = "lab")]
+        let is_given = self.purpose.is_some();
+        #[cfg(not(feature = "lab"))]
+        let is_given = false;
+        is_given
+    }
+
     /// Adds the best shape on a card of a profile to its findings. Without the lab, and on raw chips, the advice follows
     /// rules.
     ///
@@ -75,11 +86,11 @@ mod measured {
 
     /// Searches the best shape, with progress.
     pub fn shape(
-        purpose: Purpose,
+        purpose: Option<Purpose>,
         verbosity: Verbosity,
         search: impl FnOnce(&Search, &mut dyn FnMut(&str)) -> io::Result<Option<Shape>>,
     ) -> Result<Option<Shape>> {
-        let bar = progress::shapes(verbosity);
+        let (purpose, bar) = (purpose.unwrap_or(Purpose::Mixed), progress::shapes(verbosity));
         let shape =
             search(&Search::new(purpose, std::env::temp_dir()), &mut |name| bar.set_message(name.to_owned()));
         bar.finish_and_clear();

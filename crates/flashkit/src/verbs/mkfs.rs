@@ -309,6 +309,9 @@ fn advice(args: &Args, existing: Existing) -> Result<Option<Advice>> {
         return Ok(Some(findings.advice()));
     }
     if !args.probe {
+        if args.purpose.is_given() {
+            bail!("--for needs --card or --probe: it chooses among shapes for a card");
+        }
         return Ok(None);
     }
     if args.dry_run {

@@ -23,6 +23,8 @@ fn volumes_are_shaped_for_cards() {
     let profile = ok(dir, &["card", "show", "survey-class4"]).replace("4194304", "8388608");
     fs::write(dir.join("own.toml"), profile).unwrap();
     ok(dir, &["mkfs", "-q", "d.img", "--size", "256M", "--card", "own.toml", "--for", "small-files"]);
+    let told = fails(dir, &["mkfs", "e.img", "--size", "64M", "--for", "small-files"]);
+    assert!(told.contains("--for needs --card or --probe") && !dir.join("e.img").exists(), "{told}");
     let (section, zone) = shape("d.img");
     assert!([1, 2, 4].contains(&(section * zone)), "parts or the whole of a unit of 8 MiB");
     assert!(fails(dir, &["mkfs", "e.img", "--size", "256M", "--card", "nothing"]).contains("card list"));
