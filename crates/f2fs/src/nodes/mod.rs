@@ -6,6 +6,7 @@
 
 mod cache;
 mod nat;
+mod nat_changes;
 mod quota_ledger;
 mod read;
 mod read_ahead;

@@ -13,6 +13,7 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
+use super::nat_changes::{Change, Changes};
 use crate::{
     Error, Place, Result,
     disk::{
@@ -42,7 +43,7 @@ pub(super) struct Nat {
     geometry: Geometry,
     /// The current copy of each NAT block: a set bit means the second. Most significant bit first.
     bitmap: Vec<u8>,
-    changes: FxHashMap<Nid, Change>,
+    changes: Changes,
     cache: [Mutex<FxHashMap<u32, Cached>>; SHARDS],
     /// Maximum number of blocks in a shard.
     shard_blocks: usize,
@@ -61,15 +62,6 @@ struct Cached {
     copy: TableCopy,
 }
 
-#[derive(Clone, Copy)]
-struct Change {
-    entry: NatEntry,
-    /// True if it changed since the last checkpoint.
-    dirty: bool,
-    /// True if the nid is in use in the last checkpoint.
-    was_used: bool,
-}
-
 impl Nat {
     /// Creates the NAT from a checkpoint and its journal, with a cache of about `cache_bytes` bytes.
     pub(super) fn new(
@@ -80,7 +72,7 @@ impl Nat {
         cache_bytes: usize,
     ) -> Result<Nat> {
         let end = geometry.nids_end();
-        let mut changes = FxHashMap::default();
+        let mut changes = Changes::new(geometry.block_size);
         for (nid, entry) in journal {
             if nid == Nid::NULL || nid >= end {
                 let what = format!("the NAT journal has an entry for {nid}, the NAT ends at {end}");
@@ -103,7 +95,7 @@ impl Nat {
 
     /// The entry of a nid.
     pub(super) fn get(&self, io: &Io, nid: Nid) -> Result<NatEntry> {
-        if let Some(change) = self.changes.get(&nid) {
+        if let Some(change) = self.changes.get(nid) {
             return Ok(change.entry);
         }
         if nid >= self.geometry.nids_end() {
@@ -116,7 +108,7 @@ impl Nat {
 
     /// Returns true if the nid is in use in the last checkpoint.
     pub(super) fn is_checkpointed(&self, io: &Io, nid: Nid) -> Result<bool> {
-        match self.changes.get(&nid) {
+        match self.changes.get(nid) {
             Some(change) => Ok(change.was_used),
             None => Ok(!self.get(io, nid)?.is_free()),
         }
@@ -124,7 +116,7 @@ impl Nat {
 
     /// Returns true if the entry of a nid was set since the last checkpoint.
     pub(super) fn is_changed(&self, nid: Nid) -> bool {
-        self.changes.get(&nid).is_some_and(|change| change.dirty)
+        self.changes.get(nid).is_some_and(|change| change.dirty)
     }
 
     /// Sets the entry of a nid.
@@ -181,10 +173,9 @@ impl Nat {
     /// Writes the changed entries: those that fit go to the journal, the rest to the other copy of their NAT
     /// blocks. They take effect only with the next checkpoint; see [`committed`](Self::committed).
     pub(super) fn write_table(&self, io: &Io) -> Result<Prepared<Nid, NatEntry>> {
-        let keys = self.changes.keys().map(|nid| (nat::position(*nid, self.geometry.block_size).0, *nid));
-        let split = journal::split(keys, self.geometry.summary.nat_journal_entries());
+        let split = journal::split(self.changes.nids(), self.geometry.summary.nat_journal_entries());
         let bitmap = self.write_blocks(io, &split.blocks)?;
-        let journal = split.journal.iter().map(|nid| (*nid, self.changes[nid].entry)).collect();
+        let journal = split.journal.iter().map(|nid| (*nid, self.changed(*nid))).collect();
         Ok(Prepared { journal, bitmap })
     }
 
@@ -197,10 +188,15 @@ impl Nat {
             let shard = shard.get_mut().unwrap_or_else(PoisonError::into_inner);
             shard.retain(|index, block| block.copy == TableCopy::current(&self.bitmap, *index));
         }
-        let kept = prepared.journal.into_iter();
-        self.changes = kept
-            .map(|(nid, entry)| (nid, Change { entry, dirty: false, was_used: !entry.is_free() }))
-            .collect();
+        self.changes = Changes::new(self.geometry.block_size);
+        for (nid, entry) in prepared.journal {
+            self.changes.insert(nid, Change { entry, dirty: false, was_used: !entry.is_free() });
+        }
+    }
+
+    /// The entry of a nid that changed.
+    fn changed(&self, nid: Nid) -> NatEntry {
+        self.changes.get(nid).expect("it was listed").entry
     }
 
     /// Writes these NAT blocks to their other copies and returns the resulting bitmap of current copies.
@@ -213,7 +209,7 @@ impl Nat {
             let mut block = self.block(io, index)?.to_vec();
             for nid in nids {
                 let (_, at) = nat::position(*nid, self.geometry.block_size);
-                nat::set_entry(&mut block, at, self.changes[nid].entry);
+                nat::set_entry(&mut block, at, self.changed(*nid));
             }
             run.push(addr, Place::Nat(nids[0]), &block)?;
             let copy = TableCopy::current(&self.bitmap, index).other();
@@ -286,7 +282,7 @@ impl Nat {
             if nid.0 < RESERVED_NIDS {
                 continue;
             }
-            let (entry, taken) = match self.changes.get(&nid) {
+            let (entry, taken) = match self.changes.get(nid) {
                 Some(change) => (change.entry, change.dirty),
                 None => (nat::entry(&block, at), false),
             };
@@ -305,6 +301,6 @@ impl Nat {
 
     /// Returns true if a nid that was free when its block was scanned is still free.
     fn is_usable(&self, nid: Nid) -> bool {
-        self.changes.get(&nid).is_none_or(|change| !change.dirty && change.entry.is_free())
+        self.changes.get(nid).is_none_or(|change| !change.dirty && change.entry.is_free())
     }
 }
