@@ -1,13 +1,9 @@
 //! Each kind of damage is repaired: the next check finds nothing, fsck.f2fs neither, every file that the damage did not
 //! touch is as before, and undo brings the damaged volume back.
 
-use std::{
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use block::{Counted, Device, Fault, Faulty, Hooked, MemoryDevice, Survivors, Verb, power_cut};
 use f2fs::{
@@ -20,13 +16,11 @@ use f2fs_check::{
     repair::{Plan, Planned, Undo, UndoError, plan},
 };
 
-mod support;
-
-#[path = "support/volume.rs"]
-mod volume;
-
 #[path = "support/kept.rs"]
 mod kept;
+mod support;
+#[path = "support/volume.rs"]
+mod volume;
 
 use volume::{BLOCK, Damaged, NOW, contents};
 
