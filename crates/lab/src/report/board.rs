@@ -69,7 +69,11 @@ fn row<'a>(record: &'a Record, part: &Part, address: Address<'_>) -> Row<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{experiment::Experiment, record::tests::record};
+    use crate::{
+        experiment::Experiment,
+        plan::{Age, Rounds},
+        record::tests::record,
+    };
 
     #[test]
     fn each_figure_is_in_the_page_and_nothing_is_fetched() {
@@ -86,5 +90,20 @@ mod tests {
         for foreign in ["src=", "@import", "url(", "<link", "fetch("] {
             assert!(!page.contains(foreign), "{foreign:?} is in the page");
         }
+    }
+
+    #[test]
+    fn figures_of_different_ages_have_different_settings() {
+        let setting = |age| {
+            let record = Record { age, ..record(Experiment::Mount, "flashkit", &[2.5]) };
+            row(&record, &record.cell.parts()[0], &|name| name.to_owned()).setting
+        };
+        let steady = Age { rounds: Rounds::UntilSteady, ..Age::default() };
+        let settings = [None, Some(Age::default()), Some(steady)].map(setting);
+        assert!(
+            settings[1].ends_with(", aged 2:60") && settings[2].ends_with(", aged 2:60:steady"),
+            "{settings:?}"
+        );
+        assert_ne!(settings[0], settings[1]);
     }
 }
