@@ -107,11 +107,17 @@ fn deviation(samples: &[f64]) -> (f64, f64) {
     (middle, samples.iter().map(|sample| (sample - middle).abs().min(middle)).sum())
 }
 
-/// Returns by how much the median of `high` is above that of `low`; `None` if noise may explain the difference.
-pub fn rise(low: &[f64], high: &[f64]) -> Option<f64> {
+/// Returns by how much the median of `high` is above that of `low`, and the least difference that noise does not explain.
+fn difference(low: &[f64], high: &[f64]) -> (f64, f64) {
     let ((below, one), (above, two)) = (deviation(low), deviation(high));
     let error = one / (low.len() as f64).powf(1.5) + two / (high.len() as f64).powf(1.5);
-    (above - below > (8.0 * error).max(0.015 * below)).then_some(above - below)
+    (above - below, (8.0 * error).max(0.015 * below))
+}
+
+/// Returns by how much the median of `high` is above that of `low`; `None` if noise may explain the difference.
+pub fn rise(low: &[f64], high: &[f64]) -> Option<f64> {
+    let (difference, least) = difference(low, high);
+    (difference > least).then_some(difference)
 }
 
 /// Returns the samples of all points.
@@ -129,6 +135,14 @@ pub fn steps_up(points: &[Point]) -> Option<u64> {
     });
     let (_, at, differs) = splits.min_by(|one, two| one.0.total_cmp(&two.0))?;
     differs.then_some(at)
+}
+
+/// Returns true if the cost may rise at some point by less than [`steps_up`] finds: by a third of it.
+pub fn may_step_up(points: &[Point]) -> bool {
+    (1..points.len().saturating_sub(1)).any(|at| {
+        let (difference, least) = difference(&pooled(&points[..at]), &pooled(&points[at..]));
+        difference > least / 3.0
+    })
 }
 
 /// Finds the block in which a forward jump copies the gap, from the times of jumps by distance. Before each
@@ -325,6 +339,16 @@ mod tests {
             assert_eq!(steps_up(&noisy(0.05, seed)), Some(4));
             assert_eq!(steps_up(&noisy(0.0, seed)), None);
         }
+    }
+
+    #[test]
+    fn a_step_that_is_too_small_to_be_found_is_not_excluded() {
+        let steps = |step: f64| -> Vec<Point> {
+            let level = |n: u64| if n < 4 { 1.0 } else { 1.0 + step };
+            (0..10).map(|n| Point { at: n, samples: vec![level(n); 24] }).collect()
+        };
+        assert!(steps_up(&steps(0.012)).is_none() && may_step_up(&steps(0.012)));
+        assert!(!may_step_up(&steps(0.0)) && !may_step_up(&[]));
     }
 
     #[test]

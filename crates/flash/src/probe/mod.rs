@@ -37,8 +37,8 @@ use crate::{clock::Clock, flashbench};
 pub use advice::{Advice, Mode, SEGMENT_BYTES, Shape};
 pub use findings::{Bound, Estimate, Findings, SURE, Series};
 use fit::{
-    Point, WriteCost, between, copied_block, falls, median, pooled, quantile, resampled, rises, steps_up,
-    stream_limit, usual_mean,
+    Point, WriteCost, between, copied_block, falls, may_step_up, median, pooled, quantile, resampled, rises,
+    steps_up, stream_limit, usual_mean,
 };
 pub use measure::Stop;
 use measure::{Bench, FILL_BYTES, STREAMS_MAX, WRITE_BYTES};
@@ -47,6 +47,13 @@ use measure::{Bench, FILL_BYTES, STREAMS_MAX, WRITE_BYTES};
 const READ_UNIT_MAX: u64 = 64 << 20;
 /// A jump in the cost of a stream is a merge if it costs more than writing this many times as much.
 const MERGE_FACTOR: f64 = 1.5;
+
+/// Without a limit, streams after the second cost no more than writing this many times as much would.
+const LATE_FACTOR: f64 = 0.5;
+/// Between two measurements, a single stream rises by less than writing this many times as much would cost.
+const DRIFT: f64 = 0.4;
+/// Maximum confidence of an answer that the measurements do not force.
+const UNFORCED: f64 = 0.9;
 
 /// Resolution in bytes of the length of the area at the front.
 const AREA_STEP: u64 = 1 << 20;
@@ -238,10 +245,18 @@ impl Probe<'_> {
         }
         let (limit, mut confidence) =
             resampled(&points, self.seed, |points| stream_limit(points, program_ns, MERGE_FACTOR));
-        let medians = || points.iter().map(Point::median);
-        let spread_ns = medians().fold(0.0, f64::max) - medians().fold(f64::INFINITY, f64::min);
-        // The times jump, but not at one clear point.
-        if limit.is_none() && spread_ns >= program_ns * MERGE_FACTOR {
+        let spread_ns = |points: &[Point]| {
+            let medians = || points.iter().map(Point::median);
+            medians().fold(0.0, f64::max) - medians().fold(f64::INFINITY, f64::min)
+        };
+        // The times jump, but not at one clear point. A jump after the second stream is no switch of units.
+        let jumps = spread_ns(&points) >= program_ns * MERGE_FACTOR
+            || spread_ns(&points[1..]) >= program_ns * LATE_FACTOR;
+        if limit.is_none() && jumps {
+            confidence = 0.0;
+        }
+        // A device whose single stream has become slower, as behind an SLC cache that is full, shows no limit.
+        if self.one_stream()? > points[0].median() + DRIFT * program_ns {
             confidence = 0.0;
         }
         if let Some(limit) = limit {
@@ -255,6 +270,12 @@ impl Probe<'_> {
         self.findings.open_units = Some(Estimate::new(limit, confidence));
         self.record("streams written in turn", "streams", &points);
         Ok(points)
+    }
+
+    /// Returns the usual time of a write of a single stream.
+    fn one_stream(&mut self) -> Result<f64, Stop> {
+        self.bench.close_units(STREAMS_MAX)?;
+        Ok(median(&self.bench.streams(&[self.bench.place(0)], 1)?))
     }
 
     /// Writes pieces of a short range from its end to its start.
@@ -319,12 +340,24 @@ impl Probe<'_> {
                 } else {
                     let by_crowd = resampled(&crowded, self.seed, |points| rises(points, line));
                     let together = |point: &Point| point.median() <= line;
-                    self.checked(by_crowd, |probe, at| Ok(together(&probe.crowded_pair(1, at, limit)?)))?
+                    let found =
+                        self.checked(by_crowd, |probe, at| Ok(together(&probe.crowded_pair(1, at, limit)?)))?;
+                    // Where a single unit is open, the merged range may be smaller than it, which shows nowhere.
+                    let most = if limit == 1 { UNFORCED } else { 1.0 };
+                    Estimate { confidence: found.confidence.min(most), ..found }
                 }
             }
         };
-        self.findings.unit_bytes = Some(estimate);
+        self.findings.unit_bytes = Some(self.given_limit(estimate));
         Ok(())
+    }
+
+    /// Lowers the confidence of an answer to that of the limit of open units from which it follows.
+    fn given_limit<T>(&self, mut estimate: Estimate<T>) -> Estimate<T> {
+        if let Some(limit) = self.findings.open_units {
+            estimate.confidence = estimate.confidence.min(limit.confidence);
+        }
+        estimate
     }
 
     /// Writes two streams, the second at a distance from the first.
@@ -371,8 +404,11 @@ impl Probe<'_> {
             for at in [self.bench.spacing_bytes(), 2 * self.bench.spacing_bytes()] {
                 pairs.push(Point { at, samples: self.ways_back(0, at)? });
             }
-            let is_beyond = steps_up(&pairs).is_some();
-            return Ok(if is_beyond { Estimate::at_least(most) } else { Estimate::new(None, confidence) });
+            let most_confidence = if may_step_up(&pairs) { UNFORCED } else { 1.0 };
+            return Ok(match steps_up(&pairs) {
+                Some(_) => Estimate::at_least(most),
+                None => Estimate::new(None, confidence.min(most_confidence)),
+            });
         };
         let low = median(&pooled(pairs.iter().filter(|pair| pair.at < unit)));
         let high = median(&pooled(pairs.iter().filter(|pair| pair.at >= unit)));
@@ -408,7 +444,7 @@ impl Probe<'_> {
         self.record("a jump forwards", "bytes", &points);
         let (block, confidence) = resampled(&points, self.seed, |points| copied_block(points, bytes));
         // The merged range may be smaller than a unit, which no measurement on such a card would show.
-        Ok(Estimate::new(Some(block), confidence.min(0.9)))
+        Ok(Estimate::new(Some(block), confidence.min(UNFORCED)))
     }
 
     /// Tries a few offsets first, then halves the gap in which the area ends down to [`AREA_STEP`].
@@ -449,6 +485,11 @@ impl Probe<'_> {
                 Estimate::new(value, confidence)
             }
         };
+        // The offsets differ from elsewhere only if elsewhere is still as it was.
+        let mut estimate = self.given_limit(estimate);
+        if limit.is_none() && !as_elsewhere(self.one_stream()?) {
+            estimate.confidence = 0.0;
+        }
         self.findings.fat_area_bytes = Some(estimate);
         self.record("a stream at the front", "bytes", &points);
         Ok(())

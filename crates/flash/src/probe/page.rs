@@ -76,7 +76,9 @@ impl Probe<'_> {
             let free = shifted.iter().find(|point| !is_dear(point)).map(|point| point.at);
             // The smallest stripe is no longer than the smallest shift, so that costs nothing.
             let page = if stripe_bytes == LEAST_BYTES { free } else { Some(free.unwrap_or(stripe_bytes)) };
-            page.filter(|_| is_full)
+            // Each longer shift is a multiple of one that costs nothing.
+            let agrees = shifted.iter().skip_while(|point| is_dear(point)).all(|point| !is_dear(point));
+            page.filter(|_| is_full && agrees)
         });
         self.record("writes of whole stripes by shift", "bytes", &points[..points.len() - 1]);
         Ok(match page {
