@@ -99,6 +99,9 @@ fn with_files() -> (Arc<Panics>, Arc<FileSystem>, Ino) {
     with_files_on(64 << 20)
 }
 
+/// Bytes of a volume that has space even if the dirty pages of all programs on the machine count as its own.
+const LARGE_BYTES: u64 = 1 << 40;
+
 /// The same on a device of this size.
 fn with_files_on(bytes: u64) -> (Arc<Panics>, Arc<FileSystem>, Ino) {
     let inner = Arc::new(MemoryDevice::new(bytes));
@@ -304,14 +307,14 @@ fn a_second_allocation_waits_for_the_data_that_the_first_one_writes_back() {
         Some(vec![]),
         "it is queued behind the first one"
     );
-    let (_, fs, _) = with_files_on(1 << 30);
+    let (_, fs, _) = with_files_on(LARGE_BYTES);
     assert_eq!(KernelCache::new(fs).to_write_back_before_allocating(1), None);
 }
 
 /// The mode of a new file is set before its first write, which then need not ask for attributes.
 #[test]
 fn a_known_writer_goes_on_after_a_change_of_attributes_and_an_unknown_one_is_asked_for() {
-    let (_, fs, file) = with_files_on(1 << 30);
+    let (_, fs, file) = with_files_on(LARGE_BYTES);
     let cache = KernelCache::new(fs.clone());
     let caller = posix::Credentials { uid: 0, gid: 0, pid: 0 };
     let validity = || cache.validity_after_change(&fs.stat(file).unwrap(), cache.now());
