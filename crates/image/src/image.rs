@@ -26,7 +26,7 @@ pub struct Image {
     parts: Vec<Vec<Extent>>,
     /// The innermost part, checked by a hash tree.
     verified: Option<Verified>,
-    /// Key of the innermost part.
+    /// The key that decrypts it.
     metadata_key: Option<MetadataKey>,
 }
 
@@ -66,8 +66,8 @@ impl Image {
             Extents::new(device, extents.iter().copied())?;
             image.parts.push(extents);
         }
-        image.metadata_key = source.metadata_key().cloned();
         image.verified = source.hashes().map(|hashes| Verified::open(image.device(), hashes)).transpose()?;
+        image.metadata_key = source.metadata_key().cloned();
         Ok(image)
     }
 
@@ -122,12 +122,13 @@ impl Image {
             let part = Extents::new(device, extents.iter().copied());
             Arc::new(part.expect("the extents were checked as the image was opened"))
         });
-        match &self.verified {
+        let checked = match &self.verified {
             Some(verified) => Arc::new(verified.again_over(part)),
-            None => match &self.metadata_key {
-                Some(key) => Arc::new(Decrypted::new(part, key.clone())),
-                None => part,
-            },
+            None => part,
+        };
+        match &self.metadata_key {
+            Some(key) => Arc::new(Decrypted::new(checked, key.clone())),
+            None => checked,
         }
     }
 }

@@ -125,7 +125,7 @@ impl Source {
         self.metadata_key.as_ref()
     }
 
-    /// Returns the option of the command that makes the image read-only, if there is one, and the reason.
+    /// Returns the reason for which the image is only read, if there is one: a hash tree, or metadata encryption.
     pub fn read_only_reason(&self) -> Option<&'static str> {
         match (&self.hashes, &self.metadata_key) {
             (Some(_), _) => Some("an image that is checked by a hash tree (--root-hash) is only read"),

@@ -102,9 +102,9 @@ pub fn run(args: &Args) -> Result<()> {
     let mut tell = progress::teller(&bar);
     let saved_space = args.compress.saved_space();
     let how = FillOptions { transform, root: false, saved_space, progress: Some(&mut tell) };
-    let done = match f2fs_tree::read_ahead(&mut *source, |source| {
-        f2fs_tree::fill(&mut import.volume, into, source, how)
-    }) {
+    let filled =
+        f2fs_tree::read_ahead(&mut *source, |source| f2fs_tree::fill(&mut import.volume, into, source, how));
+    let done = match filled {
         Ok(done) => done,
         Err(error) => {
             import.give_up();

@@ -175,11 +175,12 @@ impl FileSystem {
         let pending = volume.begin_trim();
         self.settle(&mut volume, pending).map_err(to_errno)?;
         drop(volume);
-        let mut trimmed = None;
-        while trimmed.is_none() {
-            trimmed = self.trim_all(least_blocks, is_interrupted)?;
-        }
-        Ok((trimmed.unwrap_or(0) << block_size.log()).min(range.length))
+        let trimmed = loop {
+            if let Some(blocks) = self.trim_all(least_blocks, is_interrupted)? {
+                break blocks;
+            }
+        };
+        Ok((trimmed << block_size.log()).min(range.length))
     }
 
     /// Discards all free blocks in runs of at least `least_blocks`, and returns their number. Returns `None` if the volume has

@@ -28,15 +28,20 @@ use crate::{Credentials, Errno, OpenFor, SyncScope};
 
 const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
 
-/// A volume with an empty file on a device whose flushes panic while the switch is on.
-fn with_panics() -> (Arc<AtomicBool>, FileSystem, Ino) {
-    let inner = Arc::new(MemoryDevice::new(64 << 20));
-    let mut volume = format(&inner, "");
+/// A volume of `bytes` bytes with an empty file.
+fn with_file(bytes: u64) -> (Arc<MemoryDevice>, Ino) {
+    let device = Arc::new(MemoryDevice::new(bytes));
+    let mut volume = format(&device, "");
     let root = volume.superblock().root_ino;
     let ino =
         volume.begin(f2fs::engine::Caller::ADMIN).create(root, b"file", &NewNode::new(0o100_644)).unwrap();
     volume.unmount().unwrap();
-    drop(volume);
+    (device, ino)
+}
+
+/// A volume with an empty file on a device whose flushes panic while the switch is on.
+fn with_panics() -> (Arc<AtomicBool>, FileSystem, Ino) {
+    let (inner, ino) = with_file(64 << 20);
     let switch = Arc::new(AtomicBool::new(false));
     let is_on = switch.clone();
     let device = Hooked::new(inner, move |verb, _| {
@@ -279,13 +284,7 @@ fn an_unmount_frees_an_inode_whose_last_reference_is_being_dropped() {
 /// Mounts a volume of 2 GiB with an empty file. Writes fail while the switch is on, as on a sparse image on a full file
 /// system of the host.
 fn on_full_host(settings: Settings, on_error: OnError) -> (Arc<AtomicBool>, FileSystem, Ino) {
-    let inner = Arc::new(MemoryDevice::new(2 << 30));
-    let mut volume = format(&inner, "");
-    let root = volume.superblock().root_ino;
-    let ino =
-        volume.begin(f2fs::engine::Caller::ADMIN).create(root, b"file", &NewNode::new(0o100_644)).unwrap();
-    volume.unmount().unwrap();
-    drop(volume);
+    let (inner, ino) = with_file(2 << 30);
     let is_full = Arc::new(AtomicBool::new(false));
     let switch = is_full.clone();
     let device = Hooked::new(inner, move |verb, _| {

@@ -82,10 +82,8 @@ impl FileSystem {
         device: Option<DeviceNumber>,
     ) -> Result<Stat> {
         let volume = self.write_lock_for(caller)?;
-        let mode = self.mode_of_new(&volume, caller, dir, mode)?;
-        let (uid, gid) = self.settings.owner.of_new(&volume, caller, dir)?;
-        let new = NewNode { uid, gid, device, ..NewNode::new(mode) };
-        self.create_in(volume, (dir, name), &new, umask)
+        let new = NewNode { device, ..self.new_node(&volume, caller, dir, mode)? };
+        self.create_in(volume, (dir, name), &new, umask, None)
     }
 
     /// Creates a regular file, opens it, and takes a lookup reference on it. It is open before others have the volume again,
@@ -99,14 +97,8 @@ impl FileSystem {
         open_for: OpenFor,
     ) -> Result<Stat> {
         let volume = self.write_lock_for(caller)?;
-        let mode = self.mode_of_new(&volume, caller, dir, mode)?;
-        let (uid, gid) = self.settings.owner.of_new(&volume, caller, dir)?;
-        let new = NewNode { uid, gid, ..NewNode::new(mode) };
-        self.finish_creation(volume, Some(dir), Some(open_for), |volume| {
-            let ino = volume.begin().create_for(dir, name, &new, umask)?;
-            self.pending_atimes.drop_of(ino);
-            Ok(ino)
-        })
+        let new = self.new_node(&volume, caller, dir, mode)?;
+        self.create_in(volume, (dir, name), &new, umask, Some(open_for))
     }
 
     fn create_in(
@@ -115,8 +107,9 @@ impl FileSystem {
         (dir, name): (Ino, &[u8]),
         new: &NewNode,
         umask: u16,
+        open_for: Option<OpenFor>,
     ) -> Result<Stat> {
-        self.finish_creation(volume, Some(dir), None, |volume| {
+        self.finish_creation(volume, Some(dir), open_for, |volume| {
             let ino = volume.begin().create_for(dir, name, new, umask)?;
             self.pending_atimes.drop_of(ino);
             Ok(ino)
@@ -134,9 +127,7 @@ impl FileSystem {
         open_for: OpenFor,
     ) -> Result<Stat> {
         let volume = self.write_lock_for(caller)?;
-        let mode = self.mode_of_new(&volume, caller, dir, mode)?;
-        let (uid, gid) = self.settings.owner.of_new(&volume, caller, dir)?;
-        let new = NewNode { uid, gid, ..NewNode::new(mode) };
+        let new = self.new_node(&volume, caller, dir, mode)?;
         self.finish_creation(volume, None, Some(open_for), |volume| {
             let ino = volume.begin().create_nameless_for(dir, &new, umask)?;
             self.inodes.mark_held(ino);
@@ -164,9 +155,11 @@ impl FileSystem {
         })
     }
 
-    /// Returns the mode of a new inode in a directory.
-    fn mode_of_new(&self, volume: &Engine, caller: Credentials, dir: Ino, mode: u16) -> Result<u16> {
-        permissions::mode_of_new(caller, mode, || self.stat_in(volume, dir))
+    /// Returns the mode and the owner of a new inode in a directory.
+    fn new_node(&self, volume: &Engine, caller: Credentials, dir: Ino, mode: u16) -> Result<NewNode> {
+        let mode = permissions::mode_of_new(caller, mode, || self.stat_in(volume, dir))?;
+        let (uid, gid) = self.settings.owner.of_new(volume, caller, dir)?;
+        Ok(NewNode { uid, gid, ..NewNode::new(mode) })
     }
 
     /// Makes an inode, opens it if that is asked for, and makes its name durable if `dir` demands that.
@@ -295,7 +288,7 @@ mod tests {
         for ino in (0..100).map(Ino).filter(|ino| *ino != root) {
             fs.pending_atimes.add(ino, f2fs::units::Time { seconds: 7, nanoseconds: 0 });
         }
-        let made = fs.create_in(locked, (root, b"new"), &NewNode::new(0o100_644), 0).unwrap();
+        let made = fs.create_in(locked, (root, b"new"), &NewNode::new(0o100_644), 0, None).unwrap();
         assert!(made.ino < Ino(100));
         assert_eq!(fs.stat(made.ino).unwrap().atime.seconds, 0);
     }
