@@ -1,6 +1,9 @@
 //! Changes since a kernel: figures of a file system of one kernel beside those of the others in a study.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use serde::Serialize;
 
@@ -35,20 +38,20 @@ pub fn since(records: &[Record], kernel: &str) -> Vec<Since> {
         cell.point.kernel = None;
         cell
     };
+    let of_kernel = records.iter().filter(|record| record.cell.point.kernel.as_deref() == Some(kernel));
+    let before: BTreeMap<String, &Record> = of_kernel.map(|old| (without_kernel(old).id(), old)).collect();
     let mut pairs = Vec::new();
     for new in records {
         let Some(other) = new.cell.point.kernel.as_deref().filter(|other| *other != kernel) else { continue };
         let cell = without_kernel(new);
-        let old = records
-            .iter()
-            .find(|old| old.cell.point.kernel.as_deref() == Some(kernel) && without_kernel(old) == cell);
-        let Some(old) = old.filter(|old| old.is_comparable(new)) else { continue };
+        let id = cell.id();
+        let Some(old) = before.get(&id).filter(|old| old.is_comparable(new)) else { continue };
         for part in new.cell.parts() {
             let (Some(before), Some(after)) = (old.phase(part.name), new.phase(part.name)) else { continue };
             pairs.push(Since {
                 kernel: other.to_owned(),
                 file_system: cell.file_system.name(),
-                cell: cell.id(),
+                cell: id.clone(),
                 part: format!("{}: {}", cell.experiment.name(), part.title),
                 unit: part.unit.sign(),
                 before: before.value,
