@@ -1,0 +1,103 @@
+//! Nodes whose block is lost, or cannot be read.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+};
+
+use block::{Device, Fault, Faulty, Hooked, Verb};
+use f2fs::units::Nid;
+use f2fs_check::{
+    Certainty,
+    repair::{Planned, plan},
+};
+
+use crate::{
+    ROOT, le, repaired, support,
+    volume::{BLOCK, Damaged, NOW},
+};
+
+/// Takes the block of a node away, and its entry in the NAT.
+fn lose_node(d: &Damaged, nid: Nid) {
+    d.put_node(nid, 0, &[0; BLOCK]);
+    d.put_nat(nid, 5, &le(7));
+}
+
+#[test]
+fn the_blocks_below_a_lost_indirect_node_are_kept() {
+    let d = Damaged::new();
+    lose_node(&d, d.child(d.ino("/far"), 2));
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn the_blocks_below_lost_indirect_nodes_of_two_levels_are_kept() {
+    let d = Damaged::new();
+    let top = d.child(d.ino("/far"), 4);
+    let below = d
+        .block(d.addr(top))
+        .chunks(4)
+        .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
+        .find(|nid| *nid != 0);
+    lose_node(&d, top);
+    lose_node(&d, Nid(below.unwrap()));
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn a_directory_of_blocks_whose_inode_is_lost_comes_back_with_its_names() {
+    for ino in [Damaged::new().ino("/many"), ROOT] {
+        let d = Damaged::new();
+        lose_node(&d, ino.into());
+        assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+    }
+}
+
+#[test]
+fn the_children_of_a_lost_inline_directory_enter_an_empty_one_in_its_place() {
+    let d = Damaged::new();
+    lose_node(&d, d.ino("/few").into());
+    // Its inode carries its other name.
+    assert_eq!(repaired(&d), ["\"few/small\""], "the files that are not as before");
+}
+
+#[test]
+fn the_children_of_a_directory_without_inode_and_name_stay_together_in_lost_and_found() {
+    let d = Damaged::new();
+    let few = d.ino("/few");
+    lose_node(&d, few.into());
+    d.put_dentry(ROOT, d.slot(ROOT, "few"), 4, &le(60_000));
+    let found: Vec<_> = repaired(&d).into_iter().filter(|path| path.starts_with('+')).collect();
+    let expected = ["", "/below", "/other"].map(|end| format!("+\"lost+found/#{}{end}\"", few.0));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_node_that_cannot_be_read_at_first_is_not_lost() {
+    let d = Damaged::new();
+    let at = u64::from(d.addr(d.ino("/plain").into()).0) << 12;
+    let left = AtomicI64::new(3);
+    let failing = Hooked::new(d.device.clone(), move |verb, range: Range<u64>| {
+        match verb == Verb::Read && range.contains(&at) && left.fetch_sub(1, Ordering::Relaxed) > 0 {
+            true => Err(std::io::Error::other("a transient error")),
+            false => Ok(()),
+        }
+    });
+    let report = support::report(Arc::new(failing));
+    assert!(report.is_clean(), "{}", support::lines(&report));
+}
+
+#[test]
+fn a_node_that_cannot_be_read_is_a_loss() {
+    let d = Damaged::new();
+    let node = d.volume().inode(d.ino("/attributes")).unwrap().xattr_nid();
+    let at = u64::from(d.addr(node).0) << 12;
+    let fault = Fault::ErrorIn { verb: Verb::Read, range: at..at + 1 };
+    let device: Arc<dyn Device> = Arc::new(Faulty::new(d.device.clone(), vec![fault]));
+    let Planned::Repair(plan) = plan(&device, NOW, &mut |_| {}).unwrap() else { panic!("a repair") };
+    assert_eq!(plan.certainty(), Certainty::Unclear);
+    assert!(plan.losses.iter().any(|loss| loss.contains("nodes are lost")), "{:?}", plan.losses);
+}
