@@ -364,6 +364,36 @@ fn a_removed_key_leaves_nothing_unwritten_and_reads_nothing() {
     assert_hides(&device, "after the removal of the key");
 }
 
+/// The removal of a key wrote all pages at once, while readers waited.
+#[test]
+fn pages_of_encrypted_files_are_written_with_readers_in_between() {
+    const PAGES: u64 = 200;
+    let (_, mut volume, dir) = encrypted(&["encrypt"], BlockSize::B4K, &usual());
+    let [file, plain] = [(dir, "file"), (ROOT, "plain")].map(|(dir, name)| {
+        let ino = make(&mut volume, dir, name.as_bytes(), FILE);
+        volume.begin(Caller::ADMIN).write(ino, 0, &text(1, (PAGES * BLOCK) as usize)).expect("room");
+        ino
+    });
+    volume.checkpoint().expect("a checkpoint");
+    for page in 0..PAGES {
+        volume.begin(Caller::ADMIN).write(file, page * BLOCK, b"new").expect("room");
+    }
+    volume.begin(Caller::ADMIN).write(plain, 0, b"new").expect("room");
+    let mut next = volume.begin_write_encrypted().expect("a slice");
+    let mut slices = 1;
+    while let Some(pending) = next {
+        let mut start = [0; 3];
+        volume.read(file, slices * BLOCK, &mut start).expect("a page");
+        assert_eq!(&start, b"new");
+        assert!(matches!(volume.begin(Caller::ADMIN).remove_key(&identifier()), Err(Error::Invalid(_))));
+        next = volume.finish(pending.run()).expect("a slice");
+        slices += 1;
+    }
+    assert!(slices > 5, "{slices}");
+    assert!((0..PAGES).all(|page| volume.dirty_page(file, page).is_none()));
+    assert!(volume.dirty_page(plain, 0).is_some());
+}
+
 #[test]
 fn cleaning_moves_encrypted_blocks_with_and_without_the_key() {
     let (device, mut volume, dir) = encrypted(&["encrypt"], BlockSize::B4K, &usual());

@@ -2,7 +2,12 @@
 
 use fscrypt::{Key, KeyName, NONCE_BYTES, Policy};
 
-use super::{Engine, transaction::Transaction};
+use super::{
+    Engine,
+    pending::PendingSync,
+    transaction::Transaction,
+    write_dirty::{AfterDirtyWrite, Scope},
+};
 use crate::{Result, format::inode::advise, units::Ino};
 
 impl Engine {
@@ -47,6 +52,20 @@ impl Engine {
     /// Adds a key to those at hand, until the volume is closed.
     pub fn add_key(&mut self, key: Key) {
         self.disk_mut().add_key(key);
+    }
+
+    /// Begins to write the dirty pages of encrypted files, in slices between which readers get a turn. Afterwards
+    /// [`remove_key`](Transaction::remove_key) has little to write.
+    ///
+    /// # Errors
+    /// Those of [every change](Engine#errors).
+    pub fn begin_write_encrypted(&mut self) -> Result<Option<PendingSync>> {
+        // A volume that takes no changes has nothing to write.
+        if self.read_only_reason().is_some() {
+            return Ok(None);
+        }
+        self.start()?;
+        self.write_dirty_then(Scope::EncryptedPages, AfterDirtyWrite::End)
     }
 }
 

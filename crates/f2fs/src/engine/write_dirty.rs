@@ -36,6 +36,8 @@ pub(super) struct DirtyWrite {
 pub(super) enum Scope {
     /// All pages.
     Pages,
+    /// The pages of encrypted files.
+    EncryptedPages,
     /// All nodes, and before them the pages without which a checkpoint would be incomplete.
     Nodes,
     /// All pages and nodes. The pending runs of the logs go to the device at the end.
@@ -94,10 +96,11 @@ impl Engine {
             match work.scope {
                 Scope::Nodes => self.files_mut().write_needed_page(ino, block)?,
                 Scope::Pages | Scope::Everything => self.files_mut().write_dirty_page(ino, block)?,
+                Scope::EncryptedPages => self.files_mut().write_encrypted_page(ino, block)?,
             }
             return Ok(true);
         }
-        if work.scope == Scope::Pages {
+        if matches!(work.scope, Scope::Pages | Scope::EncryptedPages) {
             return Ok(false);
         }
         let nodes = work.nodes.get_or_insert_with(|| self.nodes().dirty_by_log().into_iter());

@@ -66,12 +66,15 @@ impl Files {
 
     /// Writes all dirty pages of encrypted files.
     pub(crate) fn write_encrypted_pages(&mut self) -> Result<()> {
-        for (ino, block) in self.pages.keys() {
-            if self.nodes.inode(ino)?.has_advise(advise::ENCRYPT) {
-                self.write_page(ino, block)?;
-            }
+        self.pages.keys().into_iter().try_for_each(|(ino, block)| self.write_encrypted_page(ino, block))
+    }
+
+    /// Writes a page of [`dirty_pages`](Self::dirty_pages) if its file is encrypted.
+    pub(crate) fn write_encrypted_page(&mut self, ino: Ino, block: u64) -> Result<()> {
+        match self.nodes.inode(ino)?.has_advise(advise::ENCRYPT) {
+            true => self.write_page(ino, block),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns true if a checkpoint is complete without a page.

@@ -27,6 +27,13 @@ impl KeyUsers {
     }
 }
 
+/// Claims of other users to a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OtherClaims {
+    None,
+    Some,
+}
+
 impl FileSystem {
     /// Fails unless the memory of a caller may be accessed for an ioctl. The caller decides how long an access takes: the
     /// memory may be mapped from a file system that never answers. So only the user of this process and administrators
@@ -104,31 +111,39 @@ impl FileSystem {
     /// kernel may have data of them that is to be encrypted.
     fn remove_key(&self, caller: Credentials, name: KeyName, claims: Claims) -> Result<Removal> {
         require_rights_over(caller, &name)?;
-        let is_admin = caller.has(Capability::SysAdmin);
-        if claims == Claims::All && !is_admin {
+        if claims == Claims::All && !caller.has(Capability::SysAdmin) {
             return Err(Errno::ACCESS);
         }
         let mut volume = self.lock_without_upkeep()?;
         if !volume.has_key(&name) {
             return Err(Errno::NOKEY);
         }
-        let mut all = self.key_users.lock();
-        let users = all.entry(name).or_default();
-        if claims == Claims::Own {
-            if !users.contains(&caller.uid) && !is_admin {
-                return Err(Errno::NOKEY);
-            }
-            if users.iter().any(|user| *user != caller.uid) {
-                users.remove(&caller.uid);
-                return Ok(Removal::OtherUsers);
-            }
+        if claims == Claims::Own && self.give_up_claim(caller, &name)? == OtherClaims::Some {
+            return Ok(Removal::OtherUsers);
         }
         if self.open_for_writing().into_iter().any(|ino| is_under(&volume, ino, &name)) {
             return Ok(Removal::FilesBusy);
         }
+        // Readers have their turns meanwhile; those that change keys or files, or open files for writing, wait.
+        let pending = volume.begin_write_encrypted();
+        self.settle(&mut volume, pending).map_err(to_errno)?;
         volume.begin().remove_key(&name).map_err(to_errno)?;
-        all.remove(&name);
+        self.key_users.lock().remove(&name);
         Ok(Removal::Done)
+    }
+
+    /// Drops the claim of the caller to a key, if other users have claims. The last claim is dropped with the key.
+    fn give_up_claim(&self, caller: Credentials, name: &KeyName) -> Result<OtherClaims> {
+        let mut all = self.key_users.lock();
+        let users = all.entry(*name).or_default();
+        if !users.contains(&caller.uid) && !caller.has(Capability::SysAdmin) {
+            return Err(Errno::NOKEY);
+        }
+        if users.iter().all(|user| *user == caller.uid) {
+            return Ok(OtherClaims::None);
+        }
+        users.remove(&caller.uid);
+        Ok(OtherClaims::Some)
     }
 
     fn key_status(&self, caller: Credentials, name: &KeyName) -> Result<KeyStatus> {
