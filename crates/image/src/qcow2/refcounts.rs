@@ -50,6 +50,9 @@ impl Refcounts {
             .ok_or_else(|| invalid("qcow2: the refcount table lies behind the end of the file"))?;
         let table = bytes.chunks_exact(8).map(|entry| u64::from_be_bytes(entry.try_into().expect("8 bytes")));
         let table: Vec<u64> = table.collect();
+        if table.is_empty() {
+            return Err(invalid("qcow2: the image has no refcount table; qemu-img check -r all makes one"));
+        }
         Ok(Refcounts {
             cluster_bytes: header.cluster_bytes(),
             entry_bytes: 1 << header.refcount_order.saturating_sub(3),
@@ -117,13 +120,8 @@ impl Refcounts {
             let cluster = self.cursor;
             match self.get(file, cluster)? {
                 None => self.make_block(file, cluster)?,
-                Some(0) if self.is_metadata(cluster) => {
-                    let at = cluster * self.cluster_bytes;
-                    return Err(invalid(format!(
-                        "qcow2: the cluster at byte {at} has metadata and no refcount; qemu-img check -r all repairs that"
-                    )));
-                }
                 Some(0) => {
+                    self.require_free(cluster)?;
                     self.set(file, cluster, 1)?;
                     self.cursor = cluster + 1;
                     self.cover(file, cluster)?;
@@ -138,6 +136,17 @@ impl Refcounts {
                 Some(_) => self.cursor = cluster + 1,
             }
         }
+    }
+
+    /// Fails for a cluster of metadata, which has a refcount in every sound image.
+    fn require_free(&self, cluster: u64) -> io::Result<()> {
+        if !self.is_metadata(cluster) {
+            return Ok(());
+        }
+        let at = cluster * self.cluster_bytes;
+        Err(invalid(format!(
+            "qcow2: the cluster at byte {at} has metadata and no refcount; qemu-img check -r all repairs that"
+        )))
     }
 
     /// Returns true for the header, the L1 table, the refcount table and its blocks.
@@ -166,6 +175,7 @@ impl Refcounts {
         if index >= self.table.len() {
             return self.grow_table(file, cluster);
         }
+        self.require_free(cluster)?;
         self.add_block(file, cluster, 1)
     }
 
@@ -192,6 +202,7 @@ impl Refcounts {
                 "qcow2: the refcount table is full; qemu-img convert makes an image with larger clusters";
             return Err(io::Error::new(io::ErrorKind::Unsupported, what));
         }
+        (cluster..=cluster + clusters).try_for_each(|cluster| self.require_free(cluster))?;
         self.is_table_unknown = true;
         self.replace_table(file, cluster, clusters)?;
         self.is_table_unknown = false;

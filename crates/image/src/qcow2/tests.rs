@@ -305,3 +305,23 @@ fn others_read_and_write_while_the_file_is_flushed() {
     let cut = reopened(&file);
     assert!(read(&cut, 0) == sectors(0) && read(&cut, 8192) == sectors(2));
 }
+
+/// A missing refcount block was made in the header's cluster, again and again.
+#[test]
+fn an_image_without_refcounts_of_its_metadata_is_refused_and_not_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some((content, _)) = image(dir.path(), "cluster_size=512", 400, 40) else { return };
+    let header = Header::read(&Disk::new(&content, NEVER)).unwrap();
+    let table = header.refcount_table_at as usize;
+    let without_block = [&content[..table], &[0; 8], &content[table + 8..]].concat();
+    // The number of clusters of the table, at byte 56 of the header.
+    let without_table = [&content[..56], &[0; 4], &content[60..]].concat();
+    for damaged in [without_block, without_table] {
+        let file = Arc::new(Disk::new(&damaged, NEVER));
+        let write =
+            || Qcow2::open(file.clone(), |_| unreachable!())?.write(200 * SECTOR as u64, &[7; SECTOR]);
+        let error = write().unwrap_err().to_string();
+        assert!(error.contains("qemu-img check -r all"), "{error}");
+        assert!(file.content() == damaged);
+    }
+}
