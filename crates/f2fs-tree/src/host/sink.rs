@@ -314,7 +314,7 @@ impl DirSink {
         let owner = made.as_ref().map(|made| (made.st_uid, made.st_gid));
         let mut given = self.owners;
         if given == Owners::Entry && owner != Some((meta.uid, meta.gid)) {
-            if let Err(errno) = set_owner(fd, meta.uid, meta.gid) {
+            if let Err(errno) = owner_of(meta).and_then(|(uid, gid)| set_owner(fd, uid, gid)) {
                 given = Owners::Caller;
                 self.lose(path, &format!("its owner {}:{}", meta.uid, meta.gid), errno);
             }
@@ -390,8 +390,9 @@ impl DirSink {
         }
         let mut given = self.owners;
         if given == Owners::Entry && (made.st_uid, made.st_gid) != (meta.uid, meta.gid) {
-            let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
-            if let Err(errno) = host::chownat(&node, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH) {
+            let set = |uid, gid| host::chownat(&node, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
+            let owner = owner_of(meta);
+            if let Err(errno) = owner.and_then(|(uid, gid)| set(Uid::from_raw(uid), Gid::from_raw(gid))) {
                 given = Owners::Caller;
                 self.lose(path, &format!("its owner {}:{}", meta.uid, meta.gid), errno);
             }
@@ -569,6 +570,12 @@ fn times_of(stat: &Stat) -> Timestamps {
         last_access: time(stat.st_atime, stat.st_atime_nsec),
         last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
     }
+}
+
+/// Returns the owner and the group of an entry. Fails for a number that stands for no change in the system calls: the
+/// entry would stay with its maker, and keep its set-id bits.
+fn owner_of(meta: &Metadata) -> std::result::Result<(u32, u32), Errno> {
+    if meta.uid == u32::MAX || meta.gid == u32::MAX { Err(Errno::INVAL) } else { Ok((meta.uid, meta.gid)) }
 }
 
 /// Sets owner and group through the C library. fakeroot and pseudo wrap its function, but not the system call

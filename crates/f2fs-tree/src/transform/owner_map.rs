@@ -45,7 +45,7 @@ struct Fake {
     mode: u16,
     uid: u32,
     gid: u32,
-    rdev: u64,
+    device: DeviceNumber,
 }
 
 impl OwnerMap {
@@ -121,9 +121,10 @@ fn fake_of(line: &str) -> Option<(HostId, Fake)> {
         mode: u16::from_str_radix(fields.get("mode")?, 8).ok()?,
         uid: u32::try_from(decimal("uid")?).ok()?,
         gid: u32::try_from(decimal("gid")?).ok()?,
-        rdev: decimal("rdev").unwrap_or(0),
+        device: device_number(decimal("rdev").unwrap_or(0)),
     };
-    Some((id, fake))
+    // A larger number cannot be stored.
+    (fake.device.major < 1 << 12 && fake.device.minor < 1 << 20).then_some((id, fake))
 }
 
 impl Fake {
@@ -131,7 +132,7 @@ impl Fake {
         (entry.meta.uid, entry.meta.gid) = (self.uid, self.gid);
         entry.meta.permissions = self.mode & 0o7777;
         // fakeroot stores an empty file where an ordinary user cannot create the real one.
-        let number = device_number(self.rdev);
+        let number = self.device;
         if let Kind::File { size: 0, .. } = entry.kind {
             match FileType::from_mode(self.mode) {
                 Some(FileType::CharDevice) => entry.kind = Kind::CharDevice(number),
@@ -201,9 +202,10 @@ mod tests {
 
     #[test]
     fn a_malformed_line_is_reported_with_its_number() {
-        for text in
-            ["uid 1", "uid x 1", "uid 9-1 0", "uid 0-4294967295 1", "owner 1 2", "dev=zz,ino=1", "uid 1 2 3"]
-        {
+        let device = "dev=fd01,ino=77,mode=20644,uid=0,gid=0,nlink=1,rdev=18446744073709551615";
+        let others =
+            ["uid 1", "uid x 1", "uid 9-1 0", "uid 0-4294967295 1", "owner 1 2", "dev=zz,ino=1", "uid 1 2 3"];
+        for text in others.into_iter().chain([device]) {
             let error = OwnerMap::parse(&format!("uid 1 1\n{text}")).unwrap_err().to_string();
             assert!(error.contains("line 2"), "{error}");
         }

@@ -23,3 +23,25 @@ fn an_entry_that_took_the_name_of_a_new_node_is_not_changed() {
     }
     assert_eq!(fs::metadata(&canary).expect("it exists").mode() & 0o7777, 0o400);
 }
+
+/// Owner 2^32 - 1 means no change to chown(2): the program stayed root's, with its set-user-id bit.
+#[test]
+fn an_owner_that_chown_takes_for_no_change_is_a_loss_and_costs_the_set_id_bits() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut sink = DirSink::new(dir.path(), Owners::Entry).expect("a directory");
+    let empty = || Kind::File { size: 0, data: None };
+    let entries =
+        [("user", empty(), u32::MAX, 0), ("group", empty(), 0, u32::MAX), ("fifo", Kind::Fifo, u32::MAX, 0)];
+    let names = entries.each_ref().map(|entry| entry.0);
+    for (name, kind, uid, gid) in entries {
+        let meta = Metadata { permissions: 0o6755, uid, gid, ..Metadata::default() };
+        sink.entry(&Entry { path: name.into(), kind, meta }).expect("an entry");
+    }
+    sink.finish().expect("their metadata");
+    let losses: Vec<String> = sink.losses().iter().map(|loss| loss.error.to_string()).collect();
+    for name in names {
+        let mode = fs::metadata(dir.path().join(name)).expect("it exists").mode();
+        assert_eq!(mode & 0o7777, 0o755, "{name}");
+        assert!(losses.iter().any(|loss| loss.contains(name) && loss.contains("its owner")), "{losses:?}");
+    }
+}
