@@ -221,9 +221,8 @@ impl<'a> Walk<'a> {
             None => self.enter_added(Vec::new()),
         };
         let children = &self.levels.last().expect("the root was entered").children;
-        self.lost_name = Some(free_name(LOST_FOUND, &mut { FIRST_NUMBER }, |name| {
-            children.iter().any(|child| child.name() == name)
-        }));
+        let names: FxHashSet<&[u8]> = children.iter().map(Child::name).collect();
+        self.lost_name = Some(free_name(LOST_FOUND, &mut { FIRST_NUMBER }, |name| names.contains(name)));
         Ok(step)
     }
 
