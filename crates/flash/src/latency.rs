@@ -9,6 +9,8 @@ use crate::op::Command;
 
 /// Maximum recorded latency in nanoseconds. Longer ones count as this.
 const LONGEST_NS: u64 = 1_000_000_000_000;
+/// Maximum number of commands of one duration in a file, so that their sum has 64 bits.
+const COUNT_MAX: u64 = 1 << 40;
 /// Significant digits of a recorded time.
 const DIGITS: u8 = 2;
 /// Quantiles shown in text.
@@ -79,7 +81,7 @@ impl<'de> Deserialize<'de> for Latencies {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Latencies, D::Error> {
         let mut latencies = Latencies::default();
         for (ns, count) in Vec::<(u64, u64)>::deserialize(deserializer)? {
-            latencies.0.saturating_record_n(ns, count);
+            latencies.0.saturating_record_n(ns, count.min(COUNT_MAX));
         }
         Ok(latencies)
     }

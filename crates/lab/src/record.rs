@@ -294,13 +294,13 @@ impl Records {
 
     /// Reads a record and its circumstances. A record of an older program contains its circumstances.
     pub(crate) fn read(&self, path: &Path) -> io::Result<serde_json::Result<Record>> {
-        let record: serde_json::Result<Record> = serde_json::from_slice(&fs::read(path)?);
+        let record: serde_json::Result<Record> = serde_json::from_slice(&bytes_of(path)?);
         let mut record = match record {
             Ok(record) => record,
             Err(error) => return Ok(Err(error)),
         };
         let beside = self.dir.join(RUNS).join(path.file_name().unwrap_or_default());
-        match fs::read(beside).map(|text| serde_json::from_slice::<Circumstances>(&text)) {
+        match bytes_of(&beside).map(|text| serde_json::from_slice::<Circumstances>(&text)) {
             Ok(Ok(circumstances)) => circumstances.put_into(&mut record),
             Ok(Err(error)) => return Ok(Err(error)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -345,6 +345,19 @@ pub(crate) fn write_json(dir: &Path, name: &str, value: &impl Serialize) -> io::
     file.as_file().set_permissions(mode)?;
     file.persist(dir.join(name))?;
     Ok(())
+}
+
+/// Maximum size of a file of a record, in bytes. One with the evidence of many power cuts has some megabytes.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Returns the content of a file of a record, which may be somebody else's: a pipe or a device would never end.
+pub(crate) fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
+        let what = format!("{}: is not a regular file of at most {FILE_BYTES_MAX} bytes", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    fs::read(path)
 }
 
 #[cfg(test)]
@@ -460,5 +473,15 @@ pub(crate) mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("cells"), "a file").unwrap();
         assert!(Records::open(dir.path()).is_err());
+    }
+
+    /// A pipe in somebody else's study made `report` wait without end.
+    #[test]
+    fn only_regular_files_are_read_as_records() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join(CELLS).join("a.json")).unwrap();
+        let error = records.all(&mut |_, _| {}).unwrap_err().to_string();
+        assert!(error.contains("a.json: is not a regular file"), "{error}");
     }
 }

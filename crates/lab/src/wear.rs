@@ -44,7 +44,7 @@ impl Wear {
 
     /// Returns the sum of all erase counts.
     pub fn total(&self) -> u64 {
-        self.erases.iter().sum()
+        self.erases.iter().fold(0, |sum, erases| sum.saturating_add(*erases))
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     check::Check,
-    record::{Made, Versions, write_json},
+    record::{Made, Versions, bytes_of, write_json},
     rivals::FileSystem,
 };
 
@@ -246,7 +246,7 @@ pub fn read_all(dir: &Path) -> io::Result<Vec<PromiseRecord>> {
     for entry in entries {
         let path = entry?.path();
         if path.extension().is_some_and(|end| end == "json") {
-            let record = serde_json::from_slice(&fs::read(&path)?);
+            let record = serde_json::from_slice(&bytes_of(&path)?);
             records.push(record.map_err(|error| {
                 io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
             })?);

@@ -117,7 +117,7 @@ pub(super) fn progress(sheet: &Sheet, n: usize) -> Vec<Curve> {
         let mut points = Vec::new();
         let mut before = 0;
         for end in &phase.progress_ns {
-            let kb_per_s = bytes / 1024.0 / ((end - before).max(1) as f64 / 1e9);
+            let kb_per_s = bytes / 1024.0 / (end.saturating_sub(before).max(1) as f64 / 1e9);
             points.push((before as f64 / 1e9, kb_per_s));
             points.push((*end as f64 / 1e9, kb_per_s));
             before = *end;
@@ -169,5 +169,13 @@ mod tests {
         assert_eq!(marks.len(), 4);
         let rates: Vec<f64> = progress(&sheet, 0)[0].points.iter().map(|point| point.1).collect();
         assert_eq!(rates, [2000.0, 2000.0, 1000.0, 1000.0]);
+    }
+
+    /// Somebody else's record may have any numbers.
+    #[test]
+    fn times_that_do_not_ascend_are_drawn_without_a_panic() {
+        let mut one = record(Experiment::Latency, "f2fs", &[2.0, 3.0]);
+        one.phases[0].progress_ns = vec![u64::MAX, 3];
+        assert!(!progress(&sheets(&[one])[0], 0).is_empty());
     }
 }
