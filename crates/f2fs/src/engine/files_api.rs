@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::{
-    Cluster, Engine, Extent, Hidden, Run, SavedBlocks, SavedChange,
+    Cluster, Engine, Extent, Hidden, Run, SavedBlocks, SavedChange, Seek, SeekPart, SeekTarget, SpaceCheck,
     transaction::{Step, Transaction},
 };
 use crate::{
@@ -110,7 +110,7 @@ impl Engine {
     /// # Errors
     /// Those of [reading](Engine#errors).
     pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
-        self.files().seek_data(ino, offset)
+        self.files().seek(ino, SeekTarget::Data, offset)
     }
 
     /// Returns the offset of the first hole at or after `offset` (`SEEK_HOLE`), or `None` past the end. The
@@ -120,7 +120,17 @@ impl Engine {
     /// # Errors
     /// Those of [reading](Engine#errors).
     pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
-        self.files().seek_hole(ino, offset)
+        self.files().seek(ino, SeekTarget::Hole, offset)
+    }
+
+    /// Does the next part of a search for data or a hole, which examines some thousand addresses at most. A caller who shares
+    /// the volume can let others in between two parts, also those who change the file: the result of a search is true only for
+    /// the time of its last part.
+    ///
+    /// # Errors
+    /// Those of [reading](Engine#errors).
+    pub fn seek_part(&self, seek: &mut Seek) -> Result<SeekPart> {
+        self.files().seek_part(seek)
     }
 
     /// The handling of the times when cached data is written.
@@ -128,13 +138,23 @@ impl Engine {
         if self.options().cache_has_times { Stamp::ByCaller } else { Stamp::Now }
     }
 
-    /// Checks that a range of a regular file can be allocated, as [`allocate_range`](Self::allocate_range) does
-    /// first. A caller that allocates it in parts asks for all of it before it begins.
+    /// Begins to check that a range of a regular file can be allocated, as
+    /// [`allocate_range`](Transaction::allocate_range) does first. A caller that allocates it in parts asks for all of it before
+    /// it begins. The check itself is done in parts by [`allocation_check_part`](Self::allocation_check_part).
     ///
     /// # Errors
     /// Those of `allocate_range`.
-    pub fn check_allocation(&self, ino: Ino, offset: u64, length: u64) -> Result<()> {
-        self.files().check_allocation(ino, offset, length).map(drop)
+    pub fn begin_allocation_check(&self, ino: Ino, offset: u64, length: u64) -> Result<SpaceCheck> {
+        self.files().begin_allocation_check(ino, offset, length)
+    }
+
+    /// Does the next part of a check, which examines some thousand addresses at most. Returns true if another part is left.
+    /// A caller who shares the volume can let readers in between two parts, but nothing may change there.
+    ///
+    /// # Errors
+    /// Those of [`allocate_range`](Transaction::allocate_range).
+    pub fn allocation_check_part(&self, check: &mut SpaceCheck) -> Result<bool> {
+        Ok(self.files().space_check_part(check)?.is_none())
     }
 
     /// Returns the number of blocks of a file that [`release_saved`](Self::release_saved) released. No stored

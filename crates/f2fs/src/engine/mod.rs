@@ -44,7 +44,7 @@ pub use crate::{
     },
     files::{
         Cluster, Extent, ExtentKind, FileSize, Fragmentation, Hidden, Run, SavedBlocks, SavedChange,
-        SealedDamage, SealedPart, SealedPlace,
+        SealedDamage, SealedPart, SealedPlace, Seek, SeekPart, SeekTarget, SpaceCheck,
     },
     names::{
         DirCursor, DirEntry, FinalSymlink, Found, NewNode, PathEnd, RenameMode, SET_GID, SeenBlocks, SetAttr,

@@ -18,6 +18,11 @@ use crate::{
     units::{BlockAddr, Nid},
 };
 
+/// Number of addresses that one part of a long operation examines or changes: about eight nodes.
+pub(super) const PART_ADDRS: u64 = 8192;
+/// Number of addresses that one run counts for at most: about those of one node, of which a run tells at most.
+pub(super) const RUN_ADDRS: u64 = 1024;
+
 /// Consecutive blocks of a file with the same kind of mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
@@ -153,6 +158,36 @@ impl Files {
         Ok(Cluster::Compressed { blocks: start..start + size, addrs })
     }
 
+    /// Returns the end of the last block of a file that has an address or a node, also past the end of the content, or 0 if
+    /// there is none. Without that node and that address the map ends earlier. Reads at most one node of each level.
+    pub(super) fn end_of_map(&self, inode: &NodeBlock) -> Result<u64> {
+        let layout = inode.layout();
+        let Some(top) = last_child(inode) else {
+            return Ok(last_addr(inode, layout.addrs()).map_or(0, |index| index as u64 + 1));
+        };
+        let children = layout.children() as u64;
+        let spans =
+            [1, 1, children, children, children * children].map(|nodes| nodes * layout.direct_addrs() as u64);
+        // The first block below the last child.
+        let mut start = layout.addrs() as u64 + spans[..top].iter().sum::<u64>();
+        let (mut holder, mut child): (Option<Arc<NodeBlock>>, usize) = (None, top);
+        for depth in 0.. {
+            let path = NodePath::of(&layout, start).ok_or(Error::FileTooLarge)?;
+            let nid = holder.as_deref().unwrap_or(inode).child(child);
+            let node = self.child_node(inode, nid, &path.steps()[depth])?;
+            let Some(below) = path.steps().get(depth + 1) else {
+                return Ok(
+                    start + last_addr(&node, layout.direct_addrs()).map_or(1, |index| index as u64 + 1)
+                );
+            };
+            let Some(last) = last_child(&node) else { break };
+            start += last as u64 * (below.blocks.end - below.blocks.start);
+            (holder, child) = (Some(node), last);
+        }
+        // An indirect node without children.
+        Ok(start + 1)
+    }
+
     /// Reads a node below an inode and checks that its footer names the position that `step` leads to.
     pub(super) fn child_node(&self, inode: &NodeBlock, nid: Nid, step: &Step) -> Result<Arc<NodeBlock>> {
         let node = self.nodes.node(nid)?;
@@ -170,6 +205,17 @@ impl Files {
         }
         Ok(node)
     }
+}
+
+/// Returns the index of the last address of an inode or direct node that is not a hole.
+fn last_addr(node: &NodeBlock, count: usize) -> Option<usize> {
+    let holes = node.addrs(0..count).rev().take_while(|addr| *addr == BlockAddr::NULL).count();
+    (count - holes).checked_sub(1)
+}
+
+/// Returns the index of the last child of an inode or indirect node.
+fn last_child(node: &NodeBlock) -> Option<usize> {
+    (0..node.child_count()).rev().find(|index| node.child(*index) != Nid::NULL)
 }
 
 /// Maps a block of a device alias file, which has no block addresses, only its extent.

@@ -12,7 +12,7 @@ use crate::{
         FileType,
         inode::{advise, raw::Extent},
         node::NodeBlock,
-        node_path::{NodePath, Step},
+        node_path::NodePath,
         sit::SegmentType,
         summary::Owner,
     },
@@ -77,43 +77,6 @@ impl Files {
         }
         let addrs = if path.steps().is_empty() { layout.addrs() } else { layout.direct_addrs() };
         Ok(Slot { nid: at, index: path.index, left: addrs - path.index })
-    }
-
-    /// Upper bound of the nodes that [`make_slot`](Self::make_slot) creates for a range of blocks.
-    pub(super) fn nodes_for(&self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
-        if blocks.is_empty() {
-            return Ok(0);
-        }
-        let layout = self.nodes.inode(ino)?.layout();
-        if blocks.end <= layout.addrs() as u64 {
-            return Ok(0);
-        }
-        let direct = (blocks.end - blocks.start).div_ceil(layout.direct_addrs() as u64) + 1;
-        Ok(direct + direct.div_ceil(layout.children() as u64) + 2)
-    }
-
-    /// Exact number of nodes that [`make_slot`](Self::make_slot) creates for a range of blocks. The effort is
-    /// proportional to the number of existing nodes and missing subtrees in the range.
-    pub(super) fn missing_nodes(&self, ino: Ino, blocks: Range<u64>) -> Result<u64> {
-        let inode = self.nodes.inode(ino)?;
-        let layout = inode.layout();
-        let (mut missing, mut block) = (0, blocks.start);
-        while block < blocks.end {
-            let path = NodePath::of(&layout, block).ok_or(Error::FileTooLarge)?;
-            let mut next = path.steps().last().map_or(layout.addrs() as u64, |step| step.blocks.end);
-            let mut at = inode.clone();
-            for (n, step) in path.steps().iter().enumerate() {
-                let child = at.child(step.child);
-                if child == Nid::NULL {
-                    next = step.blocks.end;
-                    missing += nodes_below(&path.steps()[n..], block..next.min(blocks.end));
-                    break;
-                }
-                at = self.nodes.node(child)?;
-            }
-            block = next;
-        }
-        Ok(missing)
     }
 
     /// Allocates a new block in a log for a block of a file, writes `clear` to it, encrypted if the content of the file is,
@@ -337,17 +300,6 @@ impl Files {
         };
         log_for_data(self.options().active_logs, best, kind)
     }
-}
-
-/// Number of nodes that a range of blocks takes below a child, the child included. `steps` lead from the
-/// child to the first block.
-fn nodes_below(steps: &[Step], blocks: Range<u64>) -> u64 {
-    let start = steps[0].blocks.start;
-    let touched = |step: &Step| {
-        let span = step.blocks.end - step.blocks.start;
-        (blocks.end - 1 - start) / span - (blocks.start - start) / span + 1
-    };
-    steps.iter().map(touched).sum()
 }
 
 fn check_child(node: &NodeBlock, ino: Ino, offset: u32) -> Result<()> {

@@ -9,7 +9,8 @@ use fscrypt::FileCipher;
 
 use super::{
     Files,
-    map::{Cluster, Run, Unmapped},
+    extents::{Extent, ExtentKind},
+    map::{Cluster, Run},
 };
 use crate::{
     Error, Place, Result,
@@ -20,19 +21,6 @@ use crate::{
     },
     units::{BlockAddr, Ino},
 };
-
-/// Kind of content in a range of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExtentKind {
-    /// Data in blocks of the device.
-    Data,
-    /// Reserved blocks that were never written.
-    Unwritten,
-    /// Data in the inode.
-    Inline,
-    /// A compressed cluster.
-    Compressed,
-}
 
 /// The content of one block.
 pub(crate) enum FileBlock<'a> {
@@ -49,28 +37,6 @@ enum Clusters {
     Decompressed,
     /// Its blocks as they are stored.
     Stored,
-}
-
-/// A part of a file that is not a hole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
-    /// Start in the file, in bytes.
-    pub offset: u64,
-    /// Length in the file, in bytes; may reach past the file's end.
-    pub length: u64,
-    /// Start on the device, in bytes; `None` if the extent has no place of its own there.
-    pub physical: Option<u64>,
-    /// Kind of content.
-    pub kind: ExtentKind,
-}
-
-/// A part of a file whose place on the device is unknown, because a node above it cannot be read.
-#[derive(Debug)]
-pub struct Hidden {
-    /// Range in the file, in bytes; not empty. Its end may be past the end of the file.
-    pub bytes: Range<u64>,
-    /// The error that hides this part.
-    pub error: Error,
 }
 
 impl Deref for FileBlock<'_> {
@@ -107,57 +73,6 @@ impl Files {
         let length = length_inside(&inode, offset, buf);
         self.read_blocks_of(&inode, offset, &mut buf[..length], None, clusters)?;
         Ok(length)
-    }
-
-    /// Returns the first extent of a file at or after `offset`, or `None` if only a hole or the end of the file
-    /// follows.
-    pub(crate) fn next_extent(&self, ino: Ino, offset: u64) -> Result<Option<Extent>> {
-        self.next_extent_or_hidden(ino, offset).map_err(|hidden| hidden.error)
-    }
-
-    /// Like [`next_extent`](Self::next_extent); the error states the bytes that it hides, so that the caller can
-    /// continue behind them.
-    pub(crate) fn next_extent_or_hidden(&self, ino: Ino, offset: u64) -> Result<Option<Extent>, Hidden> {
-        let log = self.disk().superblock().block_size.log();
-        let hidden = |Unmapped { blocks, error }| Hidden {
-            bytes: offset.max(blocks.start << log)..blocks.end << log,
-            error,
-        };
-        let inode = self.nodes.inode(ino).map_err(|error| Hidden { bytes: offset..u64::MAX, error })?;
-        let size = inode.head().size.get();
-        if offset >= size {
-            return Ok(None);
-        }
-        if inode.has_inline(inline::DATA) {
-            let length = size - offset;
-            return Ok(Some(Extent { offset, length, physical: None, kind: ExtentKind::Inline }));
-        }
-        let limit = size.div_ceil(1 << log);
-        let mut block = offset >> log;
-        while block < limit {
-            let cluster = self.cluster_or_unmapped(&inode, block).map_err(hidden)?;
-            if let Cluster::Compressed { blocks, addrs } = cluster {
-                let start = offset.max(blocks.start << log);
-                let physical = addrs.first().map(|addr| u64::from(addr.0) << log);
-                let length = (blocks.end << log) - start;
-                return Ok(Some(Extent { offset: start, length, physical, kind: ExtentKind::Compressed }));
-            }
-            let Run { blocks, addr } = self.run_or_unmapped(&inode, block, limit).map_err(hidden)?;
-            if addr == BlockAddr::NULL {
-                block = blocks.end;
-                continue;
-            }
-            let start = offset.max(blocks.start << log);
-            let inside = start - (blocks.start << log);
-            let real = addr.is_real();
-            return Ok(Some(Extent {
-                offset: start,
-                length: (blocks.end << log) - start,
-                physical: real.then(|| (u64::from(addr.0) << log) + inside),
-                kind: if real { ExtentKind::Data } else { ExtentKind::Unwritten },
-            }));
-        }
-        Ok(None)
     }
 
     /// Returns the ranges on the device, in bytes and in order, that hold `length` bytes of a regular file from
@@ -198,38 +113,6 @@ impl Files {
             }
         }
         Ok(Some(ranges))
-    }
-
-    /// Returns the offset of the first data at or after `offset` (`SEEK_DATA`), or `None` if no data follows.
-    pub(crate) fn seek_data(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
-        let size = self.nodes.inode(ino)?.head().size.get();
-        let mut at = offset;
-        while let Some(extent) = self.next_extent(ino, at)? {
-            if extent.offset >= size {
-                return Ok(None);
-            }
-            if extent.kind != ExtentKind::Unwritten {
-                return Ok(Some(extent.offset));
-            }
-            if let Some(written) = self.written_page(ino, extent) {
-                return Ok(Some(written));
-            }
-            at = extent.offset + extent.length;
-        }
-        Ok(None)
-    }
-
-    /// Returns the offset of the first hole at or after `offset` (`SEEK_HOLE`), or `None` past the end.
-    pub(crate) fn seek_hole(&self, ino: Ino, offset: u64) -> Result<Option<u64>> {
-        let size = self.nodes.inode(ino)?.head().size.get();
-        if offset >= size {
-            return Ok(None);
-        }
-        let mut at = offset;
-        while let Some(extent) = self.next_extent(ino, at)?.filter(|extent| extent.offset == at) {
-            at = extent.offset + extent.length;
-        }
-        Ok(Some(at.min(size)))
     }
 
     /// Reads from the content of an inode of any type, at most up to `i_size`.
@@ -423,14 +306,6 @@ impl Files {
             let length = (stop - start) as usize;
             buf[(start - offset) as usize..][..length].copy_from_slice(&page[inside..inside + length]);
         }
-    }
-
-    /// Returns the offset of the first byte of a reserved extent that a dirty page holds data for.
-    fn written_page(&self, ino: Ino, extent: Extent) -> Option<u64> {
-        let log = self.disk().superblock().block_size.log();
-        let end = (extent.offset + extent.length) >> log;
-        let block = *self.pages.blocks_of(ino, extent.offset >> log, end).first()?;
-        Some((block << log).max(extent.offset))
     }
 }
 

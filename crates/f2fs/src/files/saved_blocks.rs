@@ -3,17 +3,17 @@
 //! *Invariant*: no checkpoint is written between two parts. On the device the saved blocks of a file are either all
 //! reserved or all released: the mark of a cluster counts as a block only in the first case.
 
-use super::{Files, map_write::Slot};
+use super::{
+    Files,
+    map::{PART_ADDRS, RUN_ADDRS},
+    map_write::Slot,
+};
 use crate::{
     Error, Place, Result,
     format::inode::inline,
     units::{BlockAddr, Ino},
 };
 
-/// Number of addresses that one part examines or changes: about eight nodes.
-const PART_ADDRS: u64 = 8192;
-/// Number of addresses that a hole or a plain run counts for at most, because it is passed over at once.
-const RUN_ADDRS: u64 = 64;
 /// Number of dirty pages whose clusters one part writes.
 const PART_PAGES: usize = 32;
 

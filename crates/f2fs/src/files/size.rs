@@ -1,15 +1,19 @@
 //! The size of a file: growing and cutting it, holes, and blocks that are reserved.
 
-use super::{Files, map_write::Slot};
+use super::{Files, has_map, map_write::Slot};
 use crate::{
     Error, Result,
     format::{
         FileType,
         inode::{advise, flag, inline},
+        node::NodeBlock,
     },
     nodes::Change,
     units::Ino,
 };
+
+/// A file with at most this number of blocks and nodes is freed at once.
+const FEW_BLOCKS: u64 = 16;
 
 /// The size of a file after blocks past its end were reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,26 +53,38 @@ impl Files {
     /// Returns false if the truncation has at most one such part left.
     pub(crate) fn shorten(&mut self, ino: Ino, size: u64, bytes: u64) -> Result<bool> {
         self.check_truncation(ino, size)?;
-        self.shrink(ino, size, bytes)
+        let cuts = is_cut(&*self.nodes.inode(ino)?, size);
+        Ok(cuts && self.shrink(ino, size, bytes)?)
     }
 
     /// Cuts a part of at most `bytes` bytes off the end of a large regular file, which keeps more than `least_size` bytes.
-    /// Returns false if there is nothing to cut off, or if `bytes` is not a whole number of clusters.
+    /// Blocks that are reserved past the end of the file go first; its size stays meanwhile. Returns false if there is nothing
+    /// to cut off, or if `bytes` is not a whole number of clusters.
     pub(crate) fn shrink(&mut self, ino: Ino, least_size: u64, bytes: u64) -> Result<bool> {
         let inode = self.nodes.inode(ino)?;
-        let (size, allocated) = (inode.head().size.get(), inode.head().blocks.get());
-        let cluster_bytes = (inode.layout().cluster_blocks() as u64) << self.geometry().block_size.log();
+        let log = self.geometry().block_size.log();
+        let cluster_bytes = (inode.layout().cluster_blocks() as u64) << log;
         // A part ends between two clusters, so that no cluster has to become plain for it.
         let has_parts = inode.file_type() == FileType::Regular
-            && !inode.has_inline(inline::DATA)
+            && has_map(&inode)
+            && inode.head().blocks.get() > FEW_BLOCKS
+            && bytes > 0
             && bytes % cluster_bytes == 0;
-        drop(inode);
-        let bytes = bytes.max(1);
-        let shorter = size.saturating_sub(1) / bytes * bytes;
-        if !has_parts || shorter <= least_size || allocated << self.geometry().block_size.log() <= bytes {
+        if !has_parts {
             return Ok(false);
         }
-        self.set_size(ino, shorter)?;
+        // Whoever removes the rest reports damage.
+        let Ok(end) = self.end_of_map(&inode) else { return Ok(false) };
+        let size = inode.head().size.get();
+        drop(inode);
+        let shorter = (end << log).saturating_sub(1) / bytes * bytes;
+        if shorter <= least_size {
+            return Ok(false);
+        }
+        match shorter < size {
+            true => self.set_size(ino, shorter)?,
+            false => self.cut(ino, shorter)?,
+        }
         Ok(true)
     }
 
@@ -86,12 +102,6 @@ impl Files {
         let end = self.end_of(&*self.writable_file(ino)?, offset, length)?;
         self.require_space(ino, offset, end)?;
         Ok(end)
-    }
-
-    /// Fails if a range of bytes could not be [reserved](Self::reserve) now.
-    pub(crate) fn require_space(&self, ino: Ino, offset: u64, end: u64) -> Result<()> {
-        let log = self.geometry().block_size.log();
-        self.reserve(ino, offset >> log..end.div_ceil(1 << log)).map(drop)
     }
 
     /// Punches a hole from byte `offset` to byte `reach` of a file.
@@ -165,7 +175,7 @@ impl Files {
         let inode = self.nodes.inode(ino)?;
         let (old, layout) = (inode.head().size.get(), inode.layout());
         let is_inline = inode.has_inline(inline::DATA);
-        let past_end = inode.has_advise(advise::KEEP_SIZE);
+        let is_cut = is_cut(&inode, size);
         drop(inode);
         if is_inline && size > layout.inline_bytes() as u64 {
             let _space = self.reserve(ino, 0..1)?;
@@ -174,8 +184,7 @@ impl Files {
             if size < old {
                 self.zero_inline(ino, size, old)?;
             }
-        } else if size < old || size == old && past_end {
-            // A file that grows keeps the blocks that are reserved past its end (Linux, `f2fs_setattr`).
+        } else if is_cut {
             self.cut(ino, size)?;
         }
         let head = self.nodes.inode_mut(ino)?.head_mut();
@@ -243,4 +252,11 @@ impl Files {
         self.nodes.inode_for(ino, change)?.head_mut().size.set(end);
         Ok(())
     }
+}
+
+/// Returns true if blocks of a file are freed when its size is set. A file that grows keeps the blocks that are reserved past
+/// its end (Linux, `f2fs_setattr`).
+fn is_cut(inode: &NodeBlock, size: u64) -> bool {
+    let old = inode.head().size.get();
+    size < old || size == old && inode.has_advise(advise::KEEP_SIZE)
 }

@@ -19,7 +19,6 @@ use crate::{
         node::NodeBlock,
         sit::SegmentType,
     },
-    segments::Reservation,
     units::{BlockAddr, Ino},
 };
 
@@ -275,46 +274,6 @@ impl Files {
         let size_blocks = self.nodes.inode(ino)?.head().size.get() >> self.geometry().block_size.log();
         let synced_few = self.synced.contains(&ino) && self.pages.has_fewer(ino, IN_PLACE_BLOCKS_MAX);
         Ok(synced_few || size_blocks <= self.most_pages() as u64)
-    }
-
-    /// Reserves space for writing a range of blocks. It succeeds if there is space for a range that is
-    /// completely new, and fails if there is not even space for the range less all blocks of the file. Only
-    /// between the two, the holes are counted.
-    pub(crate) fn reserve(&self, ino: Ino, blocks: Range<u64>) -> Result<Reservation> {
-        let nodes = self.nodes_for(ino, blocks.clone())? + 1;
-        let length = blocks.end - blocks.start;
-        if let Ok(space) = self.reserve_blocks(ino, length + nodes, nodes) {
-            return Ok(space);
-        }
-        let inode = self.nodes.inode(ino)?;
-        let had_blocks = inode.head().blocks.get().saturating_add(inode.saved_blocks().unwrap_or(0));
-        drop(self.reserve_blocks(ino, length.saturating_sub(had_blocks), 0)?);
-        let mut holes = 0;
-        if inode.has_inline(inline::DATA) {
-            // Inline data goes to block 0.
-            holes = length + u64::from(blocks.start > 0);
-        } else {
-            let mut at = blocks.start;
-            while at < blocks.end {
-                let run = self.run(&inode, at, blocks.end)?;
-                holes += if run.addr == BlockAddr::NULL { run.len() } else { 0 };
-                self.segments().require_space(holes)?;
-                at = run.blocks.end;
-            }
-        }
-        let nodes = if holes == 0 { 0 } else { self.missing_nodes(ino, blocks)? };
-        self.reserve_blocks(ino, holes + nodes, nodes)
-    }
-
-    /// Reserves `blocks` more blocks, `nodes` of which are nodes. Fails if the volume has no space for them, or if a quota
-    /// of the file's owners does not admit them.
-    fn reserve_blocks(&self, ino: Ino, blocks: u64, nodes: u64) -> Result<Reservation> {
-        let space = self.segments().reserve(blocks)?;
-        if u64::from(self.segments().free_nodes()) < nodes {
-            return Err(Error::NoInodes);
-        }
-        self.nodes.admit(ino, blocks)?;
-        Ok(space)
     }
 
     /// Moves inline data into a block; a file without inline data stays as it is. If no block can be

@@ -3,7 +3,7 @@
 use std::{ops::Range, os::fd::BorrowedFd};
 
 use f2fs::{
-    engine::{FileSize, SetAttr, Stat, without_privilege},
+    engine::{FileSize, Seek, SeekPart, SeekTarget, SetAttr, Stat, without_privilege},
     format::{FileType, inode::flag},
     units::Ino,
 };
@@ -11,7 +11,7 @@ use f2fs::{
 use super::{
     Change, Credentials, FileSystem, Limits, Result, durability::PART_BYTES, refuse_sealed, to_errno,
 };
-use crate::{Errno, inodes::FirstAccess};
+use crate::{Errno, inodes::FirstAccess, volume_lock::Writing};
 
 /// Bytes that a copy moves per step. Each step locks the volume exclusively.
 const COPY_BYTES: usize = 1 << 20;
@@ -245,7 +245,7 @@ impl FileSystem {
             INSERT_RANGE if !keep_size => {
                 return volume.begin().insert_range(ino, offset, length).map_err(to_errno);
             }
-            0 | ZERO_RANGE => volume.check_allocation(ino, offset, length).map_err(to_errno)?,
+            0 | ZERO_RANGE => check_allocation(&mut volume, ino, offset, length)?,
             PUNCH_HOLE if keep_size => {}
             _ => return Err(Errno::OPNOTSUPP),
         }
@@ -272,11 +272,114 @@ impl FileSystem {
 
     /// Returns the offset of the first byte of data at or after `offset`.
     pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<u64> {
-        self.read_lock()?.seek_data(ino, offset).map_err(to_errno)?.ok_or(Errno::NXIO)
+        self.seek(Seek::new(ino, SeekTarget::Data, offset))
     }
 
     /// Returns the offset of the first hole at or after `offset`; the end of the file counts as a hole.
     pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<u64> {
-        self.read_lock()?.seek_hole(ino, offset).map_err(to_errno)?.ok_or(Errno::NXIO)
+        self.seek(Seek::new(ino, SeekTarget::Hole, offset))
+    }
+
+    /// Searches a file in parts, between which writers have turns.
+    fn seek(&self, mut seek: Seek) -> Result<u64> {
+        loop {
+            match self.read_lock()?.seek_part(&mut seek).map_err(to_errno)? {
+                SeekPart::Found(offset) => return Ok(offset),
+                SeekPart::Nothing => return Err(Errno::NXIO),
+                SeekPart::Unfinished => {}
+            }
+        }
+    }
+}
+
+/// Checks that a range of a file can be allocated, in parts between which readers have turns. Nothing changes meanwhile.
+fn check_allocation(volume: &mut Writing<'_>, ino: Ino, offset: u64, length: u64) -> Result<()> {
+    let mut check = volume.begin_allocation_check(ino, offset, length).map_err(to_errno)?;
+    while volume.allocation_check_part(&mut check).map_err(to_errno)? {
+        volume.let_readers_in(|| ())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use block::MemoryDevice;
+
+    use super::*;
+    use crate::{
+        file_system::tests::{format, mounted},
+        ioctl::{ByteRange, Request},
+    };
+
+    const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
+    const KEEP_SIZE: u32 = 1;
+    /// More than half of the volume, so that it is not free a second time.
+    const LONG: u64 = 5 * PART_BYTES;
+
+    /// Mounts a volume with an empty file.
+    fn with_file() -> (FileSystem, Ino) {
+        let fs = mounted(format(&Arc::new(MemoryDevice::new(512 << 20)), ""));
+        let ino = fs.create(ROOT_USER, fs.root().unwrap(), b"file", 0o100_644, 0, None).unwrap().ino;
+        (fs, ino)
+    }
+
+    /// Number of turns that readers have during `act`.
+    fn turns(fs: &FileSystem, act: impl FnOnce()) -> u64 {
+        let before = fs.volume.reader_turns();
+        act();
+        fs.volume.reader_turns() - before
+    }
+
+    #[test]
+    fn readers_have_turns_while_blocks_past_the_end_are_freed() {
+        let (fs, ino) = with_file();
+        let allocate = || fs.allocate(ROOT_USER, ino, 0, LONG, KEEP_SIZE).unwrap();
+        let sectors = || fs.stat(ino).unwrap().sectors;
+        allocate();
+        assert!(fs.stat(ino).unwrap().size == 0 && sectors() >= LONG / 512);
+        let shorten = Change { size: Some(0), ..Change::default() };
+        let turns_of = |act: &dyn Fn()| turns(&fs, act);
+        assert!(turns_of(&|| _ = fs.change(ROOT_USER, ino, &shorten).unwrap()) >= LONG / PART_BYTES);
+        assert_eq!(sectors(), 0);
+        allocate();
+        fs.unlink(fs.root().unwrap(), b"file").unwrap();
+        assert!(turns_of(&|| fs.forget(ino, 1, || {})) >= LONG / PART_BYTES);
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn readers_have_turns_while_the_space_for_an_allocation_is_counted() {
+        let (fs, ino) = with_file();
+        let allocate = || turns(&fs, || fs.allocate(ROOT_USER, ino, 0, LONG, 0).unwrap());
+        let (once, again) = (allocate(), allocate());
+        // A part examines the addresses of some 32 MiB.
+        assert!(again >= once + LONG / (40 << 20), "{once}, then {again} turns");
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn writers_have_turns_within_a_search_for_data_or_a_hole() {
+        let (fs, ino) = with_file();
+        fs.allocate(ROOT_USER, ino, 0, LONG, 0).unwrap();
+        for (found, expected) in [
+            (FileSystem::seek_data as fn(&FileSystem, Ino, u64) -> Result<u64>, Err(Errno::NXIO)),
+            (FileSystem::seek_hole, Ok(LONG)),
+        ] {
+            let before = fs.requests();
+            assert_eq!(found(&fs, ino, 5000), expected);
+            let locks = fs.requests() - before;
+            assert!(locks >= LONG / (40 << 20), "the volume is locked {locks} times");
+            assert_eq!(found(&fs, ino, LONG), Err(Errno::NXIO));
+        }
+        // Defragmentation passes over what is not data.
+        let (before, all) = (fs.requests(), ByteRange { start: 0, length: LONG });
+        fs.ioctl(ROOT_USER, ino, OpenFor::Writing, &Request::Defragment(all)).unwrap();
+        let locks = fs.requests() - before;
+        assert!(locks >= LONG / (40 << 20), "the volume is locked {locks} times");
+        fs.write(ROOT_USER, ino, LONG - 7, b"data", WriteMode::default()).unwrap();
+        assert_eq!(fs.seek_data(ino, 0), Ok(LONG - 4096));
+        fs.unmount().unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Ioctls on files and on the volume.
 
 use f2fs::{
-    engine::SavedBlocks,
+    engine::{SavedBlocks, Seek, SeekPart, SeekTarget},
     format::{FileType, inode::flag},
     units::Ino,
 };
@@ -119,9 +119,16 @@ impl FileSystem {
         let (mut moved, mut at) = (0, range.start / block_bytes);
         while at < end {
             let mut volume = self.write_lock()?;
-            // Long holes are passed over.
-            let Some(data) = volume.seek_data(ino, at * block_bytes).map_err(to_errno)? else { break };
-            at = at.max(data / block_bytes);
+            // Long holes are passed over, in parts, too.
+            let mut seek = Seek::new(ino, SeekTarget::Data, at * block_bytes);
+            match volume.seek_part(&mut seek).map_err(to_errno)? {
+                SeekPart::Found(data) => at = at.max(data / block_bytes),
+                SeekPart::Nothing => break,
+                SeekPart::Unfinished => {
+                    at = seek.at() / block_bytes;
+                    continue;
+                }
+            }
             let turn_end = end.min(at + DEFRAGMENT_BLOCKS);
             while at < turn_end {
                 let next = turn_end.min(at + DEFRAGMENT_SLICE_BLOCKS);
