@@ -101,6 +101,8 @@ kinds! {
         "A segment's type fits its blocks: nodes or data.", "set the type by the blocks";
     SegmentMixed, "segment-mixed", Error, Likely,
         "A segment has nodes or data, not both.", "move the fewer ones to other segments";
+    SectionMixed, "section-mixed", Error, Likely,
+        "The segments of a section have nodes or data, not both; so have the logs in it.", "move the fewer ones to other sections";
     SitCount, "sit-count", Error, Certain,
         "A segment's count is the number of bits in its map.", "count the bits";
     SitUnmarked, "sit-unmarked", Error, Certain,

@@ -36,6 +36,7 @@ mod kinds;
 mod links;
 mod loss;
 mod lost;
+mod mixed;
 mod names;
 mod nat;
 mod nodes;

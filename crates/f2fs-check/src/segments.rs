@@ -7,7 +7,7 @@ use f2fs::{
         BLOCKS_PER_SEGMENT, TableCopy, bits,
         sit::{ENTRY_BYTES, MAP_BYTES, SegmentType},
     },
-    units::{BlockAddr, SegNo},
+    units::{BlockAddr, SecNo, SegNo},
 };
 
 use crate::{Finding, Kind, Progress, Report, Stage, bitmap::Bitmap, packs::Pack, reader::read_again};
@@ -22,6 +22,21 @@ pub enum Content {
     Node,
     /// Data of a file or directory.
     Data,
+}
+
+impl Content {
+    /// Content of the blocks of a log.
+    pub fn of(log: SegmentType) -> Content {
+        if log.is_node() { Content::Node } else { Content::Data }
+    }
+
+    /// The content of most blocks, by the numbers of nodes and of data blocks; `None` if there are none.
+    pub fn of_most(nodes: u64, data: u64) -> Option<Content> {
+        match (nodes, data) {
+            (0, 0) => None,
+            (nodes, data) => Some(if nodes > data { Content::Node } else { Content::Data }),
+        }
+    }
 }
 
 /// A segment according to its SIT entry.
@@ -157,10 +172,27 @@ impl Segments {
     /// Content of most claimed blocks of a segment; `None` if it has none.
     pub fn content(&self, segment: SegNo) -> Option<Content> {
         let entry = self.entries[segment.index()];
-        match (entry.nodes, entry.data) {
-            (0, 0) => None,
-            (nodes, data) => Some(if nodes > data { Content::Node } else { Content::Data }),
-        }
+        Content::of_most(entry.nodes.into(), entry.data.into())
+    }
+
+    /// Content of most claimed blocks of a section; `None` if it has none.
+    pub fn section_content(&self, section: SecNo) -> Option<Content> {
+        let (nodes, data) = self.section_contents(section);
+        Content::of_most(nodes, data)
+    }
+
+    /// Numbers of claimed nodes and data blocks of a section.
+    pub fn section_contents(&self, section: SecNo) -> (u64, u64) {
+        let segments = self.geometry.segments_of(section).map(|segment| self.contents(segment));
+        segments.fold((0, 0), |sum, (nodes, data)| (sum.0 + u64::from(nodes), sum.1 + u64::from(data)))
+    }
+
+    /// Content that the type of a segment has to fit: that of its blocks. Linux takes the type of a whole section from its
+    /// first segment, so an empty first segment has to fit the blocks of the section.
+    pub fn typed_content(&self, segment: SegNo) -> Option<Content> {
+        let section = self.geometry.section_of(segment);
+        let is_first = self.geometry.segments_of(section).next() == Some(segment);
+        self.content(segment).or_else(|| if is_first { self.section_content(section) } else { None })
     }
 
     /// Numbers of claimed nodes and data blocks of a segment.

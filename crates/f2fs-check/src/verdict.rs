@@ -26,16 +26,6 @@ use crate::{
 const BLANK_MIN: usize = 8;
 /// Nodes without a mark, from which on the block of the SIT is taken for an old one.
 const UNMARKED_MIN: usize = 8;
-/// Kinds after whose repair a block may have another owner, or none.
-const DOUBTFUL_BLOCKS: [Kind; 6] = [
-    Kind::BlockAddress,
-    Kind::BlockTwice,
-    Kind::InlineReserved,
-    Kind::InodeInvalid,
-    Kind::NatAddress,
-    Kind::NodeUnreached,
-];
-
 impl Checker<'_> {
     /// Checks that the logs go on at free blocks.
     pub fn check_logs(&mut self) {
@@ -251,7 +241,7 @@ impl Checker<'_> {
             // A count that fits the blocks in use is right, and the map is wrong.
             let count_is_wrong = count != marked && (valid == claimed || count != named);
             let kind = self.segments.kind(segment);
-            let content = self.segments.content(segment);
+            let content = self.segments.typed_content(segment);
             let at = Place::Sit(segment);
             if let Some(first) = missing.first() {
                 let known =
@@ -280,29 +270,6 @@ impl Checker<'_> {
                 blocks.len()
             );
             self.add(Kind::SitUnused, Place::Sit(segment), known);
-        }
-    }
-
-    /// Reports segments with nodes and data. While owners of blocks are not certain, one of them may not be there.
-    fn conclude_mixed(&mut self) {
-        if DOUBTFUL_BLOCKS.into_iter().any(|kind| self.report.count(kind) > 0) {
-            return;
-        }
-        for segment in self.segments.all() {
-            let (nodes, data) = self.segments.contents(segment);
-            if nodes == 0 || data == 0 {
-                continue;
-            }
-            self.add(
-                Kind::SegmentMixed,
-                Place::Sit(segment),
-                format!("{nodes} nodes and {data} blocks of data"),
-            );
-            let fewer = match self.segments.content(segment) {
-                Some(Content::Node) => Content::Data,
-                _ => Content::Node,
-            };
-            self.fix(Fix::MoveOut(segment, fewer));
         }
     }
 

@@ -49,6 +49,7 @@ const OTHER_CASES: &[Case] = &[
     (Kind::NodeUnreadable, Outcome::Planned, || unreadable(|d| d.addr(d.ino("/few/other").into()))),
     (Kind::DirUnreadable, Outcome::Planned, || unreadable(|d| d.data(d.ino("/many"), 2))),
     (Kind::BlockTwice, Outcome::Planned, block_with_two_owners),
+    (Kind::SectionMixed, Outcome::Planned, mixed_section),
     (Kind::PastSize, Outcome::Clean, data_past_the_size),
 ];
 
@@ -160,6 +161,12 @@ fn block_with_two_owners() -> Arc<dyn Device> {
     let byte = usize::from(offset) / 8;
     d.put_sit(segment, 2 + byte, &[d.sit(segment).map[byte] & !(0x80 >> (offset % 8))]);
     d.put_inode(plain, 396 + 4, &d.data(d.ino("/big"), 9).0.to_le_bytes());
+    d.device.clone()
+}
+
+fn mixed_section() -> Arc<dyn Device> {
+    let d = Damaged::with_sections(2);
+    d.move_data(d.free_beside_nodes());
     d.device.clone()
 }
 

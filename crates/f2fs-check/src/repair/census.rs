@@ -11,7 +11,7 @@ use f2fs::{
         node_path::NodeKind,
         summary::Owner,
     },
-    units::{BlockAddr, Ino, Nid, SegNo},
+    units::{BlockAddr, Ino, Nid, SecNo, SegNo},
 };
 
 use super::tables::Tables;
@@ -215,10 +215,16 @@ impl Census {
 
     /// Content of a segment; `None` if it is free.
     pub fn content(&self, segment: SegNo) -> Option<Content> {
-        match self.counts[segment.index()] {
-            (0, 0) => None,
-            (nodes, data) => Some(if nodes > data { Content::Node } else { Content::Data }),
-        }
+        let (nodes, data) = self.counts[segment.index()];
+        Content::of_most(nodes.into(), data.into())
+    }
+
+    /// Content of a section; `None` if it is free.
+    pub fn section_content(&self, section: SecNo) -> Option<Content> {
+        let segments = self.geometry.segments_of(section).map(|segment| self.counts[segment.index()]);
+        let (nodes, data) =
+            segments.fold((0, 0), |sum, (nodes, data)| (sum.0 + u64::from(nodes), sum.1 + u64::from(data)));
+        Content::of_most(nodes, data)
     }
 }
 

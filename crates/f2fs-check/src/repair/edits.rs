@@ -32,7 +32,7 @@ pub fn apply(state: &State, fixes: &[Fix], segments: &Segments, used: &Bitmap) -
     let tables = Tables::read(state.clone())?;
     let mut edits = Edits {
         format: NodeFormat::of(&tables.superblock),
-        space: Space::new(tables.geometry, used, segments.in_use(), logs(&tables)),
+        space: Space::new(tables.geometry, used, segments.in_use(), &tables.pack.checkpoint.logs),
         tables,
         segments,
         changes: Changes::default(),
@@ -57,10 +57,6 @@ pub fn apply(state: &State, fixes: &[Fix], segments: &Segments, used: &Bitmap) -
     }
     edits.finish()?;
     Ok(edits.changes)
-}
-
-fn logs(tables: &Tables) -> Vec<f2fs::units::SegNo> {
-    tables.pack.checkpoint.logs.iter().map(|log| log.segment).collect()
 }
 
 struct Edits<'a> {
@@ -141,7 +137,7 @@ impl Edits<'_> {
     /// Takes a free block.
     fn take(&mut self, wanted: Content) -> Result<BlockAddr> {
         let segments = self.segments;
-        let to = self.space.take(wanted, &|segment| segments.content(segment));
+        let to = self.space.take(wanted, &|section| segments.section_content(section));
         to.ok_or_else(|| Error::no_space(self.tables.geometry.block_size, 1, 0))
     }
 

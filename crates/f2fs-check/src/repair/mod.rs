@@ -11,6 +11,7 @@
 
 mod census;
 mod edits;
+mod logs;
 mod mend;
 mod moves;
 mod names;

@@ -103,7 +103,7 @@ struct Moves<'a, 'b> {
 impl Moves<'_, '_> {
     fn take(&mut self, content: Content) -> Result<BlockAddr> {
         let census = &*self.census;
-        let found = self.space.take(content, &|segment| census.content(segment));
+        let found = self.space.take(content, &|section| census.section_content(section));
         found.ok_or_else(|| Error::no_space(self.new.geometry.block_size, 1, 0))
     }
 

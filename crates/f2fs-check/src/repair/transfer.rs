@@ -19,7 +19,7 @@ use f2fs::{
     Error, Place, Result,
     format::{
         BLOCKS_PER_SEGMENT, TableCopy,
-        checkpoint::{AllocMode, LogPosition},
+        checkpoint::LogPosition,
         nat::NatEntry,
         sit::SegmentType,
         summary::{Owner, Summary},
@@ -29,6 +29,7 @@ use f2fs::{
 
 use super::{
     census::{Census, Moving, Wanted},
+    logs,
     moves::{self, Moved},
     pack,
     space::{Space, index},
@@ -131,7 +132,8 @@ impl Transfer {
         let moved = self.move_blocks(used, &mut census)?;
         self.write_changed(&census, &is_used, &moved)?;
         self.new.pack.override_nat(&moved.nat);
-        let logs = self.logs(&census)?;
+        let logs = logs::choose(&geometry, &census, &self.new.pack.checkpoint.logs);
+        let logs = logs.ok_or_else(|| Error::no_space(geometry.block_size, 1, 0))?;
         self.write_summaries(&census, &logs);
         let mut next = self.old.pack.checkpoint.clone();
         next.sit_bitmap = table_blocks::sit([&self.old, &self.new], &census, &logs, &mut |addr, block| {
@@ -185,8 +187,8 @@ impl Transfer {
     /// Moves the blocks that changed at a place that the old state uses.
     fn move_blocks(&mut self, used: &Bitmap, census: &mut Census) -> Result<Moved> {
         let moving: Vec<Moving> = std::mem::take(&mut census.moving);
-        let excluded: Vec<SegNo> = self.new.pack.checkpoint.logs.iter().map(|log| log.segment).collect();
-        let mut space = Space::new(self.new.geometry, used, census.claimed.clone(), excluded);
+        let logs = &self.new.pack.checkpoint.logs;
+        let mut space = Space::new(self.new.geometry, used, census.claimed.clone(), logs);
         moves::apply(&self.new, &moving, census, &mut space)
     }
 
@@ -205,57 +207,6 @@ impl Transfer {
         }
         self.writes.extend(moved.blocks.iter().map(|(addr, block)| (*addr, block.clone())));
         Ok(())
-    }
-
-    /// Chooses the positions of the logs: those of the new state if they are possible, else free segments.
-    fn logs(&self, census: &Census) -> Result<[LogPosition; 6]> {
-        let mut logs: [Option<LogPosition>; 6] = [None; 6];
-        let current = self.new.pack.checkpoint.logs;
-        for kind in SegmentType::ALL {
-            let log = current[kind.index()];
-            let is_twice = logs.iter().flatten().any(|other| other.segment == log.segment);
-            if !is_twice && self.is_possible(census, kind, log) {
-                logs[kind.index()] = Some(log);
-            }
-        }
-        for kind in SegmentType::ALL {
-            if logs[kind.index()].is_some() {
-                continue;
-            }
-            let taken: Vec<SegNo> = logs.iter().flatten().map(|log| log.segment).collect();
-            let log = self.open_log(census, kind, &taken);
-            let log = log.ok_or_else(|| Error::no_space(self.new.geometry.block_size, 1, 0))?;
-            logs[kind.index()] = Some(log);
-        }
-        Ok(logs.map(|log| log.expect("each log was chosen")))
-    }
-
-    fn is_possible(&self, census: &Census, kind: SegmentType, log: LogPosition) -> bool {
-        let geometry = self.new.geometry;
-        if log.segment.0 >= geometry.segments || u32::from(log.offset) >= BLOCKS_PER_SEGMENT {
-            return false;
-        }
-        let wanted = if kind.is_node() { Content::Node } else { Content::Data };
-        let fits = census.content(log.segment).is_none_or(|content| content == wanted);
-        let end = if log.mode.is_ssr() { log.offset + 1 } else { BLOCKS_PER_SEGMENT as u16 };
-        fits && (log.offset..end).all(|offset| !census.is_claimed(geometry.block(log.segment, offset)))
-    }
-
-    fn open_log(&self, census: &Census, kind: SegmentType, taken: &[SegNo]) -> Option<LogPosition> {
-        let wanted = if kind.is_node() { Content::Node } else { Content::Data };
-        let all = || (0..self.new.geometry.segments).map(SegNo).filter(|segment| !taken.contains(segment));
-        let free = all().find(|segment| census.content(*segment).is_none());
-        if let Some(segment) = free {
-            return Some(LogPosition { segment, offset: 0, mode: AllocMode::Append });
-        }
-        let same = all().filter(|segment| census.content(*segment) == Some(wanted));
-        let hole = |segment: SegNo| {
-            let mut offsets = 0..BLOCKS_PER_SEGMENT as u16;
-            offsets.find(|offset| !census.is_claimed(self.new.geometry.block(segment, *offset)))
-        };
-        same.into_iter().find_map(|segment| {
-            hole(segment).map(|offset| LogPosition { segment, offset, mode: AllocMode::Ssr })
-        })
     }
 
     /// Writes the summaries that differ from those on the device, except those of the logs.

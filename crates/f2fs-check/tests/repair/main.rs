@@ -167,7 +167,7 @@ fn newer_nodes_of_a_segment_without_summary_are_not_replaced_by_old_ones_that_an
     d.put(d.ssa(old), BLOCK - 5, &[1]);
     for (n, ino) in (0..).zip(inos) {
         let to = geometry.block(old, n);
-        move_block(&d, d.addr(ino.into()), to, &[&le(ino.0)[..], &[0; 3]].concat());
+        d.move_block(d.addr(ino.into()), to, &[&le(ino.0)[..], &[0; 3]].concat());
         // The old version has other permissions, and was written before.
         d.put(to, 0, &0o100_000u16.to_le_bytes());
         d.put(to, FOOTER + 12, &[0; 8]);
@@ -242,11 +242,11 @@ fn a_removed_node_that_an_old_table_of_segments_marks_does_not_come_back() {
     for n in 0..9u16 {
         let nid = Nid::from(d.ino(&format!("/many/entry {n}")));
         let to = geometry.block(old, n);
-        move_block(&d, d.addr(nid), to, &[&le(nid.0)[..], &[0; 3]].concat());
+        d.move_block(d.addr(nid), to, &[&le(nid.0)[..], &[0; 3]].concat());
         d.put(to, FOOTER + 12, &[0; 8]);
     }
     let removed = geometry.block(old, 9);
-    move_block(&d, d.addr(d.ino("/many/entry 9").into()), removed, &[&le(50_000)[..], &[0; 3]].concat());
+    d.move_block(d.addr(d.ino("/many/entry 9").into()), removed, &[&le(50_000)[..], &[0; 3]].concat());
     d.put(removed, FOOTER, &[le(50_000), le(50_000)].concat());
     assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
 }

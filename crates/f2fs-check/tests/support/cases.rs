@@ -511,33 +511,17 @@ fn mix<const N: usize>(d: &Damaged, nodes: [&str; N], data: &[&str]) {
     for (n, path) in nodes.iter().enumerate() {
         let nid = Nid::from(d.ino(path));
         let to = geometry.block(segment, n as u16);
-        move_block(d, d.addr(nid), to, &[&le(nid.0)[..], &[0; 3]].concat());
+        d.move_block(d.addr(nid), to, &[&le(nid.0)[..], &[0; 3]].concat());
         d.put_nat(nid, 5, &le(to.0));
     }
     for (n, path) in (N..).zip(data) {
         let ino = d.ino(path);
         let to = geometry.block(segment, n as u16);
         let version = d.volume().nat_entry(ino.into()).unwrap().version;
-        move_block(d, d.data(ino, 0), to, &[&le(ino.0)[..], &[version, 0, 0]].concat());
+        d.move_block(d.data(ino, 0), to, &[&le(ino.0)[..], &[version, 0, 0]].concat());
         d.put_inode(ino, 348, &[0; 12]);
         d.put_inode(ino, ADDRS, &le(to.0));
     }
-}
-
-/// Moves a block with its marks in the SIT to a free place, whose summary gets an entry.
-fn move_block(d: &Damaged, from: BlockAddr, to: BlockAddr, owner: &[u8]) {
-    for (addr, is_used) in [(from, false), (to, true)] {
-        let (segment, offset) = d.position(addr);
-        let (block, at) = d.sit_place(segment);
-        let bytes = d.block(block);
-        let word = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let (byte, bit) = (2 + usize::from(offset) / 8, 0x80 >> (offset % 8));
-        d.put_sit(segment, 0, &(if is_used { word + 1 } else { word - 1 }).to_le_bytes());
-        d.put_sit(segment, byte, &[bytes[at + byte] ^ bit]);
-    }
-    d.put(to, 0, &d.block(from));
-    let (segment, offset) = d.position(to);
-    d.put(d.ssa(segment), 7 * usize::from(offset), owner);
 }
 
 /// Enters a further name of one slot into a free slot of "/few".

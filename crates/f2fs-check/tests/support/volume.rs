@@ -15,7 +15,8 @@ use f2fs::{
         checkpoint::{Checkpoint, Flags},
         crc::{crc, f2fs_crc},
         inode::flag,
-        nat, sit,
+        nat,
+        sit::{self, SegmentType},
         summary::Summary,
     },
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
@@ -54,7 +55,16 @@ impl Damaged {
     /// Makes a sound volume, to be damaged.
     pub fn new() -> Damaged {
         static SOUND: OnceLock<MemoryDevice> = OnceLock::new();
-        let device = Arc::new(model::setup::copy(SOUND.get_or_init(sound)).expect("memory"));
+        Damaged::copy_of(SOUND.get_or_init(|| sound(1)))
+    }
+
+    /// Makes a sound volume with sections of several segments, to be damaged.
+    pub fn with_sections(segments_per_section: u32) -> Damaged {
+        Damaged::copy_of(&sound(segments_per_section))
+    }
+
+    fn copy_of(sound: &MemoryDevice) -> Damaged {
+        let device = Arc::new(model::setup::copy(sound).expect("memory"));
         let volume = Engine::open(device.clone(), Options::read_only()).expect("a sound volume");
         Damaged { device, volume }
     }
@@ -230,6 +240,47 @@ impl Damaged {
         self.checkpoint().1.logs.iter().any(|log| log.segment == segment)
     }
 
+    /// Moves a block with its marks in the SIT to a free place, whose summary gets an entry.
+    pub fn move_block(&self, from: BlockAddr, to: BlockAddr, owner: &[u8]) {
+        for (addr, is_used) in [(from, false), (to, true)] {
+            let (segment, offset) = self.position(addr);
+            let (block, at) = self.sit_place(segment);
+            let bytes = self.block(block);
+            let word = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+            let (byte, bit) = (2 + usize::from(offset) / 8, 0x80 >> (offset % 8));
+            self.put_sit(segment, 0, &(if is_used { word + 1 } else { word - 1 }).to_le_bytes());
+            self.put_sit(segment, byte, &[bytes[at + byte] ^ bit]);
+        }
+        self.put(to, 0, &self.block(from));
+        let (segment, offset) = self.position(to);
+        self.put(self.ssa(segment), 7 * usize::from(offset), owner);
+    }
+
+    /// Moves the first block of "/plain" to a free segment, which gets the type of warm data.
+    pub fn move_data(&self, segment: SegNo) {
+        let ino = self.ino("/plain");
+        self.put_sit(segment, 0, &(1u16 << 10).to_le_bytes());
+        self.put_sit(segment, 2, &[0; 64]);
+        self.put_checkpoint(32, &(self.checkpoint().1.free_segments - 1).to_le_bytes());
+        self.put(self.ssa(segment), BLOCK - 5, &[0]);
+        let to = self.volume.geometry().block(segment, 0);
+        let version = self.volume.nat_entry(ino.into()).expect("a sound NAT").version;
+        let owner = [&ino.0.to_le_bytes()[..], &[version, 0, 0]].concat();
+        self.move_block(self.data(ino, 0), to, &owner);
+        self.put_inode(ino, 348, &[0; 12]);
+        self.put_inode(ino, 396, &to.0.to_le_bytes());
+    }
+
+    /// A free segment in the section of a log of nodes.
+    pub fn free_beside_nodes(&self) -> SegNo {
+        let geometry = self.volume.geometry();
+        let logs = SegmentType::ALL.into_iter().filter(|kind| kind.is_node());
+        let logs = logs.map(|kind| self.checkpoint().1.logs[kind.index()].segment);
+        let mut segments = logs.flat_map(|log| geometry.segments_of(geometry.section_of(log)));
+        let is_free = |segment: &SegNo| self.sit(*segment).valid_blocks == 0 && !self.is_log(*segment);
+        segments.find(is_free).expect("a free segment")
+    }
+
     /// A full block of the SSA, with the summary of a segment.
     pub fn ssa(&self, segment: SegNo) -> BlockAddr {
         assert!(!self.is_log(segment), "the summary of {segment} is in the pack");
@@ -278,9 +329,10 @@ impl Damaged {
 }
 
 /// Makes a volume with every kind of structure.
-fn sound() -> MemoryDevice {
-    let device = Arc::new(MemoryDevice::new(128 << 20));
+fn sound(segments_per_section: u32) -> MemoryDevice {
+    let device = Arc::new(MemoryDevice::new(if segments_per_section == 1 { 128 << 20 } else { 256 << 20 }));
     let options = mkfs::Options {
+        segments_per_section,
         features: mkfs::parse_features(FEATURES).expect("known features"),
         ..mkfs::Options::new(UUID)
     };
