@@ -3,6 +3,7 @@
 use f2fs::{
     Place,
     format::{
+        checkpoint::Flags,
         node::{NodeBlock, NodeFooter},
         node_path::NodeKind,
         sit::SegmentType,
@@ -14,9 +15,10 @@ use f2fs::{
 use crate::{Kind, checker::Checker, inodes::has_map};
 
 impl Checker<'_> {
-    /// Follows the chain. A loop is found without a list of the visited nodes (Brent's algorithm).
+    /// Follows the chain. A loop is found without a list of the visited nodes (Brent's algorithm). While checkpoints are
+    /// disabled, Linux does not follow it: nodes after the checkpoint are none of the volume.
     pub fn check_chain(&mut self) {
-        if self.superblock.features.has(Features::RO) {
+        if self.superblock.features.has(Features::RO) || self.checkpoint.flags.has(Flags::DISABLED) {
             return;
         }
         let start = self.geometry.next_block(self.checkpoint.logs[SegmentType::WarmNode.index()]);

@@ -85,3 +85,36 @@ fn fsyncs_before_one_that_cannot_be_rolled_forward_are_kept() {
         assert!(losses.iter().any(|line| line.contains(&loss)), "{losses:?}");
     }
 }
+
+#[test]
+fn a_volume_with_disabled_checkpoints_has_no_chain() {
+    const DISABLED: u32 = 0x1000;
+    for (flags, names) in [(0, FILES), (DISABLED, 0)] {
+        let (d, nodes) = fsynced();
+        let as_left = Options { roll_forward: false, ..Options::read_only() };
+        let left = Engine::open(d.device.clone(), as_left).unwrap();
+        let (pack, checkpoint) = (left.last_pack(), left.last_checkpoint().clone());
+        let (start, sum_at) = (left.geometry().pack(pack), checkpoint.checksum_offset as usize);
+        let mut head = d.block(start);
+        head[132..136].copy_from_slice(&(checkpoint.flags.0 | flags).to_le_bytes());
+        let sum = f2fs::format::crc::f2fs_crc(&head[..sum_at]);
+        head[sum_at..sum_at + 4].copy_from_slice(&sum.to_le_bytes());
+        d.put(start, 0, &head);
+        d.put(BlockAddr(start.0 + checkpoint.pack_blocks - 1), 0, &head);
+        let version = checkpoint.version.0 | u64::from(sum) << 32;
+        for (n, (ino, addr)) in nodes.iter().enumerate() {
+            d.put(*addr, BLOCK - 12, &version.to_le_bytes());
+            if n + 1 == FILES {
+                d.put(*addr, BLOCK - 4, &nodes[0].1.0.to_le_bytes());
+            }
+            d.seal_at(*ino, *addr);
+        }
+        let report = support::report(d.device.clone());
+        let loops = report.count(f2fs_check::Kind::ChainLoop);
+        assert_eq!(loops, u64::from(flags == 0), "{}", support::lines(&report));
+        assert_eq!(report.is_clean(), flags == DISABLED, "{}", support::lines(&report));
+        let volume = f2fs::OpenOptions::new().open(d.device.clone()).unwrap();
+        let found = (0..FILES).filter(|n| volume.metadata(format!("/{}", path(*n))).is_ok()).count();
+        assert_eq!(found, names);
+    }
+}

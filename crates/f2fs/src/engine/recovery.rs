@@ -68,8 +68,11 @@ struct ChainFile {
 
 impl Engine {
     /// Returns true if the block at the start of the chain is a node written after the checkpoint, by its
-    /// footer.
+    /// footer. While checkpoints are disabled, the volume has no chain, as in Linux: it is as the checkpoint says.
     pub(super) fn has_chain(&self) -> Result<bool> {
+        if self.disk().checkpoint().flags.has(Flags::DISABLED) {
+            return Ok(false);
+        }
         let (addr, size) = (self.chain_start(), self.geometry().block_size.bytes());
         if !self.geometry().in_main(addr) {
             return Ok(false);
