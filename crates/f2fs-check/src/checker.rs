@@ -17,9 +17,20 @@ use f2fs::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Finding, Fix, Kind, Loss, Progress, Report, Severity, Slot, Stage, addresses::Odd, adopt,
-    clusters::Trials, links::Directory, lost::Lost, nat, packs, quotas::Quotas, reader::Cache,
-    remake::UsualLayout, segments::Segments, summaries::Summaries, superblocks, table::Table,
+    Finding, Fix, Kind, Loss, Progress, Report, Severity, Slot, Stage,
+    addresses::Odd,
+    adopt,
+    clusters::Trials,
+    links::Directory,
+    lost::Lost,
+    nat, packs,
+    quotas::Quotas,
+    reader::Cache,
+    remake::{LostInodes, UsualLayout},
+    segments::Segments,
+    summaries::Summaries,
+    superblocks,
+    table::Table,
 };
 
 /// Blocks of nodes that are kept in memory.
@@ -119,7 +130,7 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         footers: FxHashMap::default(),
         misclaims: FxHashMap::default(),
         unreadable: Vec::new(),
-        lost_inodes: Vec::new(),
+        lost_inodes: LostInodes::default(),
         usual_layout: None,
         emptied_inodes: FxHashSet::default(),
         bad_children: FxHashMap::default(),
@@ -181,7 +192,7 @@ pub(crate) struct Checker<'a> {
     /// Nodes that cannot be read, with the findings.
     pub unreadable: Vec<(Nid, Finding)>,
     /// Inodes whose block is lost, with the findings.
-    pub lost_inodes: Vec<(Nid, Finding)>,
+    pub lost_inodes: LostInodes,
     /// Layout of a regular file that is neither inline nor compressed.
     pub usual_layout: Option<UsualLayout>,
     /// Inodes with nodes of addresses that are made anew.

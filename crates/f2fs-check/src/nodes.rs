@@ -140,7 +140,9 @@ impl Checker<'_> {
     /// places of its blocks. Inodes follow when all nodes are known. Any other one is freed.
     pub fn replace_or_free(&mut self, nid: Nid, finding: Finding) {
         if self.table.find(nid).is_some_and(|entry| self.table.ino(entry) == Ino::from(nid)) {
-            self.lost_inodes.push((nid, finding));
+            if let Err(finding) = self.lost_inodes.add(nid, finding) {
+                self.free_node(nid, finding);
+            }
             return;
         }
         let found = self.table.find(nid).filter(|entry| self.table.has(*entry, fact::REACHED));

@@ -8,8 +8,11 @@
 use std::collections::BTreeMap;
 
 use f2fs::{
+    Place,
     format::{
-        FileType, dir_hash,
+        FileType,
+        dentry::Dentries,
+        dir_hash,
         inode::{INLINE_XATTR_WORDS, advise, inline},
         node::{NodeBlock, NodeFooter},
         node_path::NodeKind,
@@ -22,7 +25,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     Certainty, Finding, Fix, Loss,
     checker::{Checker, ODD_MAX},
-    reader::parse_node,
+    reader::{parse_node, read_block},
     segments::Content,
     table::fact,
 };
@@ -33,6 +36,8 @@ const FILE_PERMISSIONS: u16 = 0o600;
 const DIRECTORY_PERMISSIONS: u16 = 0o700;
 /// Permissions of the root directory, if it is made anew.
 const ROOT_PERMISSIONS: u16 = 0o755;
+/// Maximum number of blocks of all lost inodes; each takes about 20 bytes of memory. With more, the volume is not repaired.
+const ADDRS_MAX: usize = 1 << 20;
 /// Byte offset of the mode in an inode.
 const MODE_AT: usize = 0;
 /// Bytes of an inode with the sizes of its extra attributes and of its inline xattrs.
@@ -52,6 +57,24 @@ impl UsualLayout {
     pub fn of(inode: &NodeBlock) -> UsualLayout {
         let sizes = inode.bytes()[SIZES].try_into().expect("four bytes");
         UsualLayout { inline: inode.head().inline & inline::XATTR, sizes }
+    }
+}
+
+/// Inodes whose block is lost, with the findings: at most [`ODD_MAX`].
+#[derive(Debug, Default)]
+pub struct LostInodes(Vec<(Nid, Finding)>);
+
+impl LostInodes {
+    /// Adds an inode.
+    ///
+    /// # Errors
+    /// The finding, if there are too many; a volume with so many findings of a kind is not repaired.
+    pub fn add(&mut self, nid: Nid, finding: Finding) -> Result<(), Finding> {
+        if self.0.len() >= ODD_MAX {
+            return Err(finding);
+        }
+        self.0.push((nid, finding));
+        Ok(())
     }
 }
 
@@ -82,13 +105,15 @@ impl Checker<'_> {
     /// Makes lost inodes anew, or has their numbers freed if nothing is left of them. The segments in `old` blocks of the SIT
     /// tell nothing.
     pub fn remake_inodes(&mut self, old: &FxHashSet<u32>) {
-        let lost = std::mem::take(&mut self.lost_inodes);
+        let LostInodes(lost) = std::mem::take(&mut self.lost_inodes);
         if lost.is_empty() {
             return;
         }
         let mut remains = self.remains(&lost, old);
+        self.name_by_remains(&remains);
         for (nid, finding) in lost {
-            let inode = remains.remove(&nid).and_then(|remains| self.remade(Ino::from(nid), &remains));
+            let remains = remains.remove(&nid).filter(|_| self.is_remade(Ino::from(nid)));
+            let inode = remains.and_then(|remains| self.remade(Ino::from(nid), &remains));
             match inode {
                 Some(inode) => self.put_remade(finding, &inode),
                 None => self.free_node(nid, finding),
@@ -110,18 +135,62 @@ impl Checker<'_> {
         self.quotas.give_up();
     }
 
-    /// Collects what is left of lost regular files and directories.
+    /// Returns true if a lost inode may be made anew: a regular file or a directory, by its name.
+    fn is_remade(&self, ino: Ino) -> bool {
+        // The context of an encrypted file is lost with the inode, and its content with that.
+        !self.format.features.has(Features::ENCRYPT)
+            && matches!(self.named_kind(ino), Some(FileType::Regular | FileType::Directory))
+    }
+
+    /// Takes the kinds of lost inodes from the entries in the blocks of lost directories that are made anew, from the top of
+    /// the tree down.
+    fn name_by_remains(&mut self, remains: &FxHashMap<Nid, Remains>) {
+        let is_directory = |ino: Ino| self.named_kind(ino) == Some(FileType::Directory);
+        let mut directories: Vec<Nid> =
+            remains.keys().copied().filter(|nid| is_directory(Ino::from(*nid))).collect();
+        directories.retain(|nid| self.is_remade(Ino::from(*nid)));
+        directories.sort_unstable();
+        while let Some(directory) = directories.pop() {
+            for addr in self.blocks_of(&remains[&directory]) {
+                if self.dir_budget == 0 || self.named_kinds.len() >= ODD_MAX {
+                    return;
+                }
+                self.dir_budget -= 1;
+                let Ok(bytes) = read_block(&self.io, addr) else { continue };
+                for entry in Dentries::new(&*bytes, Place::Block(addr)).entries().flatten() {
+                    let is_dot = entry.name == b"." || entry.name == b"..";
+                    let is_new =
+                        remains.contains_key(&entry.ino.into()) && self.named_kind(entry.ino).is_none();
+                    let Some(kind) = entry.kind.filter(|_| is_new && !is_dot) else { continue };
+                    self.named_kinds.insert(entry.ino, kind);
+                    if kind == FileType::Directory {
+                        directories.push(entry.ino.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// The blocks of data of a lost inode.
+    fn blocks_of(&mut self, remains: &Remains) -> Vec<BlockAddr> {
+        let mut blocks: Vec<BlockAddr> = remains.addrs.values().flatten().copied().collect();
+        for nid in &remains.nodes {
+            let Some(addr) = self.table.find(*nid).map(|entry| self.table.addr(entry)) else { continue };
+            let Ok(bytes) = self.cache.block(&self.io, addr) else { continue };
+            let kind = NodeKind::of(self.geometry.block_size, NodeFooter::of(&bytes).offset);
+            if matches!(kind, Some(NodeKind::Direct { .. })) {
+                let words = bytes.chunks_exact(4).take(self.geometry.block_size.node_addrs());
+                let addrs = words.map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")));
+                blocks.extend(addrs.map(BlockAddr).filter(|addr| self.geometry.in_main(*addr)));
+            }
+        }
+        blocks
+    }
+
+    /// Collects what is left of lost inodes.
     fn remains(&mut self, lost: &[(Nid, Finding)], old: &FxHashSet<u32>) -> FxHashMap<Nid, Remains> {
         let mut remains: FxHashMap<Nid, Remains> = FxHashMap::default();
-        // The context of an encrypted file is lost with the inode, and its content with that.
-        if self.format.features.has(Features::ENCRYPT) {
-            return remains;
-        }
-        let is_remade = |nid: &Nid| {
-            matches!(self.named_kind(Ino::from(*nid)), Some(FileType::Regular | FileType::Directory))
-        };
-        let lost = lost.iter().map(|(nid, _)| *nid).filter(is_remade);
-        remains.extend(lost.map(|nid| (nid, Remains::default())));
+        remains.extend(lost.iter().map(|(nid, _)| (*nid, Remains::default())));
         let mut count = 0;
         for segment in self.segments.all() {
             if old.contains(&self.sit_block(segment)) || self.segments.content(segment) == Some(Content::Node)
@@ -137,10 +206,13 @@ impl Checker<'_> {
                 else {
                     continue;
                 };
-                if count < ODD_MAX {
-                    count += 1;
-                    remains.addrs.entry(owner.offset).and_modify(|other| *other = None).or_insert(Some(addr));
+                if count == ADDRS_MAX {
+                    // What is left out would be freed.
+                    self.report.drop_fix();
+                    continue;
                 }
+                count += 1;
+                remains.addrs.entry(owner.offset).and_modify(|other| *other = None).or_insert(Some(addr));
             }
         }
         for (nid, entry) in self.table.iter() {
@@ -232,5 +304,21 @@ impl Checker<'_> {
             bytes[SIZES].copy_from_slice(&usual.sizes);
         }
         parse_node(self.format, &bytes, ino.into(), BlockAddr::NULL).0.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    #[test]
+    fn the_list_of_lost_inodes_is_bounded() {
+        let mut lost = LostInodes::default();
+        let finding = || Finding::new(Kind::NatAddress, Place::Nat(Nid(5)), "");
+        for nid in 0..ODD_MAX as u32 {
+            lost.add(Nid(nid), finding()).expect("there is space");
+        }
+        assert_eq!(lost.add(Nid(9), finding()), Err(finding()));
     }
 }

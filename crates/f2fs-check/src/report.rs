@@ -106,6 +106,11 @@ impl Report {
         }
     }
 
+    /// Counts a change that is too much to keep.
+    pub(crate) fn drop_fix(&mut self) {
+        self.dropped_fixes += 1;
+    }
+
     /// Returns the number of changes that were too many to keep: without them, a repair is not whole.
     pub(crate) fn dropped_fixes(&self) -> u64 {
         self.dropped_fixes

@@ -9,15 +9,18 @@ use std::{
 };
 
 use block::{Device, Fault, Faulty, Hooked, Verb};
-use f2fs::units::Nid;
+use f2fs::{
+    engine::{Caller, NewNode},
+    units::Nid,
+};
 use f2fs_check::{
     Certainty,
     repair::{Planned, plan},
 };
 
 use crate::{
-    ROOT, le, repaired, support,
-    volume::{BLOCK, Damaged, NOW},
+    ROOT, le, repair_of, repaired, support,
+    volume::{BLOCK, Damaged, NOW, contents},
 };
 
 /// Takes the block of a node away, and its entry in the NAT.
@@ -100,4 +103,59 @@ fn a_node_that_cannot_be_read_is_a_loss() {
     let Planned::Repair(plan) = plan(&device, NOW, &mut |_| {}).unwrap() else { panic!("a repair") };
     assert_eq!(plan.certainty(), Certainty::Unclear);
     assert!(plan.losses.iter().any(|loss| loss.contains("nodes are lost")), "{:?}", plan.losses);
+}
+
+/// Features of volumes of their own.
+const FEATURES: &str = "extra_attr,inode_checksum";
+
+/// Loses the inodes of these paths and repairs the volume. Returns the paths that are not as before.
+fn repaired_without(d: &Damaged, lost: &[&str]) -> Vec<String> {
+    let sound = contents(&d.device);
+    for path in lost {
+        lose_node(d, d.ino(path).into());
+    }
+    repair_of(&d.device).apply(&*d.device).unwrap();
+    let report = support::report(d.device.clone());
+    assert!(report.is_clean(), "{}", support::lines(&report));
+    model::fsck::fsck(&d.device).unwrap();
+    let found = contents(&d.device);
+    let differing = sound.iter().filter(|(path, line)| found.get(*path) != Some(line));
+    differing.map(|(path, _)| path.clone()).collect()
+}
+
+#[test]
+fn files_in_nested_lost_directories_keep_their_names_and_content() {
+    let d = Damaged::filled(64 << 20, FEATURES, |volume| {
+        let mut dir = ROOT;
+        // Directories with so many names have blocks.
+        for name in ["nest", "deep"] {
+            dir = volume.begin(Caller::ADMIN).create(dir, name.as_bytes(), &NewNode::new(0o040_755))?;
+            for n in 0..400 {
+                let name = format!("entry {n}");
+                volume.begin(Caller::ADMIN).create(dir, name.as_bytes(), &NewNode::new(0o100_644))?;
+            }
+        }
+        let file = volume.begin(Caller::ADMIN).create(dir, b"file", &NewNode::new(0o100_644))?;
+        volume.begin(Caller::ADMIN).write(file, 0, &[5; 7 * BLOCK])?;
+        Ok(())
+    });
+    let lost = ["/nest", "/nest/deep", "/nest/deep/file"];
+    assert_eq!(repaired_without(&d, &lost), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn many_lost_files_keep_their_content() {
+    const FILES: usize = 80;
+    const BLOCKS: usize = 850;
+    let d = Damaged::filled(512 << 20, FEATURES, |volume| {
+        for n in 0..FILES {
+            let name = format!("file {n}");
+            let file = volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(0o100_644))?;
+            volume.begin(Caller::ADMIN).write(file, 0, &vec![n as u8 + 1; BLOCKS * BLOCK])?;
+        }
+        Ok(())
+    });
+    let paths: Vec<String> = (0..FILES).map(|n| format!("/file {n}")).collect();
+    let lost: Vec<&str> = paths.iter().map(String::as_str).collect();
+    assert_eq!(repaired_without(&d, &lost), Vec::<String>::new(), "the files that are not as before");
 }

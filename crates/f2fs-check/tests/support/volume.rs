@@ -63,6 +63,15 @@ impl Damaged {
         Damaged::copy_of(&sound(segments_per_section))
     }
 
+    /// Makes a sound volume with these features and this content, to be damaged.
+    pub fn filled(
+        size_bytes: u64,
+        features: &str,
+        fill: impl FnOnce(&mut Engine) -> f2fs::Result<()>,
+    ) -> Damaged {
+        Damaged::copy_of(&made(size_bytes, 1, features, fill))
+    }
+
     fn copy_of(sound: &MemoryDevice) -> Damaged {
         let device = Arc::new(model::setup::copy(sound).expect("memory"));
         let volume = Engine::open(device.clone(), Options::read_only()).expect("a sound volume");
@@ -330,10 +339,19 @@ impl Damaged {
 
 /// Makes a volume with every kind of structure.
 fn sound(segments_per_section: u32) -> MemoryDevice {
-    let device = Arc::new(MemoryDevice::new(if segments_per_section == 1 { 128 << 20 } else { 256 << 20 }));
+    made(if segments_per_section == 1 { 128 << 20 } else { 256 << 20 }, segments_per_section, FEATURES, fill)
+}
+
+fn made(
+    size_bytes: u64,
+    segments_per_section: u32,
+    features: &str,
+    fill: impl FnOnce(&mut Engine) -> f2fs::Result<()>,
+) -> MemoryDevice {
+    let device = Arc::new(MemoryDevice::new(size_bytes));
     let options = mkfs::Options {
         segments_per_section,
-        features: mkfs::parse_features(FEATURES).expect("known features"),
+        features: mkfs::parse_features(features).expect("known features"),
         ..mkfs::Options::new(UUID)
     };
     let size = DeviceSize { path: String::new(), bytes: device.geometry().size_bytes };
