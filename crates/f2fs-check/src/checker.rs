@@ -137,6 +137,7 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         saved: FxHashMap::default(),
         unlike_clusters: FxHashSet::default(),
         named_kinds: FxHashMap::default(),
+        named_by_encrypted: FxHashSet::default(),
         doubted_kinds: FxHashSet::default(),
         without_context: FxHashSet::default(),
         encrypted_names: FxHashSet::default(),
@@ -205,6 +206,8 @@ pub(crate) struct Checker<'a> {
     pub unlike_clusters: FxHashSet<Ino>,
     /// Kinds of invalid inodes according to their names.
     pub named_kinds: FxHashMap<Ino, FileType>,
+    /// Inodes among them that a directory with the mark of encryption names.
+    pub named_by_encrypted: FxHashSet<Ino>,
     /// Inodes whose content contradicts their kind.
     pub doubted_kinds: FxHashSet<Ino>,
     /// Inodes that are marked as encrypted, on a volume with encryption, and have no context.

@@ -411,6 +411,9 @@ impl Checker<'_> {
         if self.table.has(found, fact::INVALID | fact::BROKEN) && self.named_kinds.len() < ODD_MAX {
             if let Some(kind) = entry.kind {
                 self.named_kinds.insert(entry.ino, kind);
+                if matches!(walk.naming, Naming::Encrypted | Naming::EncryptedFolded) {
+                    self.named_by_encrypted.insert(entry.ino);
+                }
             }
         }
         if entry.ino == self.superblock.root_ino || self.table.has(found, fact::HIDDEN) {

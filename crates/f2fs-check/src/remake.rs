@@ -135,11 +135,16 @@ impl Checker<'_> {
         self.quotas.give_up();
     }
 
-    /// Returns true if a lost inode may be made anew: a regular file or a directory, by its name.
+    /// Returns true if a lost inode may be made anew: a regular file or a directory, by its name. The context of an encrypted
+    /// file is lost with the inode, and its content with that. Files in a directory without the mark are not encrypted; a
+    /// lost directory may have been.
     fn is_remade(&self, ino: Ino) -> bool {
-        // The context of an encrypted file is lost with the inode, and its content with that.
-        !self.format.features.has(Features::ENCRYPT)
-            && matches!(self.named_kind(ino), Some(FileType::Regular | FileType::Directory))
+        let has_encryption = self.format.features.has(Features::ENCRYPT);
+        match self.named_kind(ino) {
+            Some(FileType::Regular) => !has_encryption || !self.named_by_encrypted.contains(&ino),
+            Some(FileType::Directory) => !has_encryption,
+            _ => false,
+        }
     }
 
     /// Takes the kinds of lost inodes from the entries in the blocks of lost directories that are made anew, from the top of

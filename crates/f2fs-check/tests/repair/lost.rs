@@ -159,3 +159,33 @@ fn many_lost_files_keep_their_content() {
     let lost: Vec<&str> = paths.iter().map(String::as_str).collect();
     assert_eq!(repaired_without(&d, &lost), Vec::<String>::new(), "the files that are not as before");
 }
+
+/// Makes a volume with the feature encrypt and plain files, without any key.
+fn with_encryption() -> Damaged {
+    Damaged::filled(64 << 20, "extra_attr,inode_checksum,encrypt", |volume| {
+        let dir = volume.begin(Caller::ADMIN).create(ROOT, b"dir", &NewNode::new(0o040_755))?;
+        for (parent, name) in [(ROOT, b"plain"), (dir, b"below")] {
+            let file = volume.begin(Caller::ADMIN).create(parent, name, &NewNode::new(0o100_644))?;
+            volume.begin(Caller::ADMIN).write(file, 0, &[5; 7 * BLOCK])?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn plain_files_on_a_volume_with_encryption_keep_their_content() {
+    let lost = ["/plain", "/dir/below"];
+    assert_eq!(repaired_without(&with_encryption(), &lost), Vec::<String>::new());
+}
+
+#[test]
+fn a_lost_file_in_an_encrypted_directory_does_not_come_back_as_a_plain_one() {
+    const ADVISE: usize = 2;
+    const ENCRYPT: u8 = 4;
+    let d = with_encryption();
+    d.put_inode(d.ino("/dir"), ADVISE, &[ENCRYPT]);
+    lose_node(&d, d.ino("/dir/below").into());
+    repair_of(&d.device).apply(&*d.device).unwrap();
+    let found = contents(&d.device);
+    assert!(found.contains_key("\"plain\"") && !found.contains_key("\"dir/below\""), "{found:?}");
+}
