@@ -6,7 +6,7 @@ use std::{process::Command, sync::Arc};
 use block::{Device, MemoryDevice};
 use f2fs::{
     Error, Place,
-    engine::{Caller, Engine, NewNode, Options, SealedDamage, SealedPart, SealedPlace},
+    engine::{Caller, Engine, NewNode, Options, SealedDamage, SealedPart, SealedPlace, SetAttr},
     format::{
         BlockSize,
         inode::{advise, flag},
@@ -255,10 +255,17 @@ fn a_sealing_that_is_given_up_leaves_the_file_as_it_was() {
     let ino = file(&mut volume, b"file", &content);
     let before = volume.space().free_blocks;
     let mut sealing = volume.begin_sealing(ino, &usual(), b"").expect("it can be sealed");
-    for hashed in [16 << 20, 32 << 20] {
+    for hashed in [4 << 20, 8 << 20] {
+        volume.hash_part(&mut sealing).expect("it is read");
         assert_eq!(volume.begin(Caller::ADMIN).seal_part(&mut sealing).expect("room"), None);
         assert_eq!(sealing.hashed_bytes(), hashed);
     }
+    let append = SetAttr { flags: Some(flag::APPEND), ..SetAttr::default() };
+    volume.begin(Caller::ADMIN).set_attr(ino, &append).expect("a flag");
+    let refused = volume.begin(Caller::ADMIN).seal_part(&mut sealing);
+    assert!(matches!(refused, Err(Error::NotPermitted)), "{refused:?}");
+    let none = SetAttr { flags: Some(0), ..SetAttr::default() };
+    volume.begin(Caller::ADMIN).set_attr(ino, &none).expect("no flag");
     volume.begin(Caller::ADMIN).give_up_sealing(&sealing).expect("it is freed");
     volume.checkpoint().expect("a checkpoint");
     assert_eq!(volume.space().free_blocks, before);

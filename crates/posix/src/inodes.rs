@@ -9,7 +9,7 @@ use std::sync::{
 use f2fs::units::Ino;
 use rustc_hash::FxHashMap;
 
-use crate::OpenFor;
+use crate::{Errno, OpenFor};
 
 const SHARDS: usize = 16;
 
@@ -36,6 +36,8 @@ struct Known {
     lookups: u64,
     /// Number of opens for writing.
     writers: u32,
+    /// True while no writer is admitted.
+    denies_writers: bool,
     /// True if at least one open may write anywhere. That stays so even if the file has become append-only
     /// since, because Linux checks the flag only at open.
     overwritable: bool,
@@ -45,6 +47,20 @@ struct Known {
     atime_due: bool,
     /// True if it is known to have no extended attributes.
     no_xattrs: bool,
+}
+
+/// Denies writers of a file until it is dropped.
+pub struct Denial<'a> {
+    inodes: &'a Inodes,
+    ino: Ino,
+}
+
+impl Drop for Denial<'_> {
+    fn drop(&mut self) {
+        if let Some(known) = self.inodes.shard(self.ino).get_mut(&self.ino) {
+            known.denies_writers = false;
+        }
+    }
 }
 
 impl Inodes {
@@ -142,6 +158,28 @@ impl Inodes {
         self.writers(ino) > 0
     }
 
+    /// Denies writers of a file as long as the result exists. A writer who is counted later sees it.
+    ///
+    /// # Errors
+    /// [`Errno::TXTBSY`] if the file has a writer, [`Errno::BUSY`] if writers are denied already.
+    pub fn deny_writers(&self, ino: Ino) -> Result<Denial<'_>, Errno> {
+        let mut shard = self.shard(ino);
+        let known = shard.entry(ino).or_default();
+        match (known.writers, known.denies_writers) {
+            (_, true) => Err(Errno::BUSY),
+            (1.., false) => Err(Errno::TXTBSY),
+            (0, false) => {
+                known.denies_writers = true;
+                Ok(Denial { inodes: self, ino })
+            }
+        }
+    }
+
+    /// Returns true while writers of a file are denied.
+    pub fn denies_writers(&self, ino: Ino) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|known| known.denies_writers)
+    }
+
     /// Returns the number of opens for writing.
     pub fn writers(&self, ino: Ino) -> u32 {
         self.shard(ino).get(&ino).map_or(0, |known| known.writers)
@@ -149,12 +187,21 @@ impl Inodes {
 
     /// Returns all inodes open for writing.
     pub fn open_for_writing(&self) -> Vec<Ino> {
-        let mut open = Vec::new();
+        self.those(|known| known.writers > 0)
+    }
+
+    /// Returns all inodes that are open for writing or deny writers.
+    pub fn with_changes(&self) -> Vec<Ino> {
+        self.those(|known| known.writers > 0 || known.denies_writers)
+    }
+
+    fn those(&self, are: impl Fn(&Known) -> bool) -> Vec<Ino> {
+        let mut found = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock().expect("no code panics while it holds this lock");
-            open.extend(shard.iter().filter(|(_, known)| known.writers > 0).map(|(ino, _)| *ino));
+            found.extend(shard.iter().filter(|(_, known)| are(known)).map(|(ino, _)| *ino));
         }
-        open
+        found
     }
 
     /// Returns true at the first access to the content since the file was opened.

@@ -8,13 +8,13 @@ use super::{
 };
 use crate::{
     Error, Result,
-    files::SealedPart,
+    files::{Files, SealedPart},
     format::verity::{self, Descriptor, Location, Parameters, Shape},
     units::Ino,
 };
 
 /// Bytes of content, or of a level of the tree, that are hashed in one step.
-const STEP_HASHED_BYTES: u64 = 16 << 20;
+const STEP_HASHED_BYTES: u64 = 4 << 20;
 
 impl Engine {
     /// Returns the descriptor of a sealed file, which has its root hash and its digest; `None` if the file is not sealed.
@@ -68,7 +68,18 @@ impl Engine {
             tree,
             level: 0,
             block: 0,
+            hashes: None,
         })
+    }
+
+    /// Hashes what the next [part](Transaction::seal_part) stores. A caller who shares the volume lets others read meanwhile,
+    /// and changes it only for the part itself, which has no hashing left to do then.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read). The caller [gives the sealing up](Transaction::give_up_sealing).
+    pub fn hash_part(&self, sealing: &mut Sealing) -> Result<()> {
+        sealing.hashes = Some(sealing.hash(self.files())?);
+        Ok(())
     }
 }
 
@@ -85,6 +96,8 @@ pub struct Sealing {
     /// The next block of the tree.
     level: usize,
     block: u64,
+    /// The hashes that the next part stores, if they were made before it.
+    hashes: Option<Vec<u8>>,
 }
 
 impl Sealing {
@@ -97,19 +110,45 @@ impl Sealing {
         }
     }
 
+    /// Number of blocks of the tree in the next part.
+    fn part_blocks(&self) -> u64 {
+        let block_bytes = self.parameters.block_bytes() as u64;
+        let most = STEP_HASHED_BYTES / (self.shape.arity() * block_bytes);
+        most.clamp(1, self.shape.blocks(self.level) - self.block)
+    }
+
+    /// Returns the hashes that the next part stores, or the root hash if the tree is complete.
+    fn hash(&self, files: &Files) -> Result<Vec<u8>> {
+        let parameters = &self.parameters;
+        if self.level == self.shape.levels() {
+            return match self.below(self.level, 0..1) {
+                nothing if nothing.is_empty() => Ok(vec![0; parameters.algorithm.digest_bytes()]),
+                highest => files.hash_range(self.ino, parameters, highest),
+            };
+        }
+        let (arity, end) = (self.shape.arity(), self.block + self.part_blocks());
+        files.hash_range(self.ino, parameters, self.below(self.level, self.block * arity..end * arity))
+    }
+
     /// Makes the next part of the tree, or stores the descriptor behind it.
     fn advance(&mut self, step: &mut Step<'_>) -> Result<Option<Descriptor>> {
+        // Its attributes may have changed since the last part.
+        step.engine().files().check_sealing(self.ino, &self.parameters, &self.signature)?;
+        let mut hashes = match self.hashes.take() {
+            Some(hashes) => hashes,
+            None => self.hash(step.engine().files())?,
+        };
         if self.level == self.shape.levels() {
-            return self.store_descriptor(step).map(Some);
+            return self.store_descriptor(step, hashes).map(Some);
         }
-        let (block_bytes, arity) = (self.parameters.block_bytes(), self.shape.arity());
-        let per_step = STEP_HASHED_BYTES / (arity * block_bytes as u64);
-        let count = per_step.clamp(1, self.shape.blocks(self.level) - self.block);
-        let below = self.below(self.level, self.block * arity..(self.block + count) * arity);
-        let mut bytes = step.files().hash_range(self.ino, &self.parameters, below)?;
+        let count = self.part_blocks();
         // Zeroes follow the last hash.
-        bytes.resize(count as usize * block_bytes, 0);
-        step.files().write_beyond(self.ino, self.tree + self.shape.offset(self.level, self.block), &bytes)?;
+        hashes.resize(count as usize * self.parameters.block_bytes(), 0);
+        step.files().write_beyond(
+            self.ino,
+            self.tree + self.shape.offset(self.level, self.block),
+            &hashes,
+        )?;
         self.block += count;
         if self.block == self.shape.blocks(self.level) {
             (self.level, self.block) = (self.level + 1, 0);
@@ -131,22 +170,17 @@ impl Sealing {
         }
     }
 
-    fn store_descriptor(&self, step: &mut Step<'_>) -> Result<Descriptor> {
-        let (ino, parameters) = (self.ino, &self.parameters);
-        let root_hash = match self.below(self.shape.levels(), 0..1) {
-            nothing if nothing.is_empty() => vec![0; parameters.algorithm.digest_bytes()],
-            highest => step.files().hash_range(ino, parameters, highest)?,
-        };
+    fn store_descriptor(&self, step: &mut Step<'_>, root_hash: Vec<u8>) -> Result<Descriptor> {
         let descriptor = Descriptor {
-            parameters: parameters.clone(),
+            parameters: self.parameters.clone(),
             data_bytes: self.data_bytes,
             root_hash,
             signature: self.signature.clone(),
         };
         let stored = descriptor.to_stored();
         let location = Location { offset: self.tree + self.shape.bytes(), bytes: stored.len() as u32 };
-        step.files().write_beyond(ino, location.offset, &stored)?;
-        step.names().store_verity(ino, &location)?;
+        step.files().write_beyond(self.ino, location.offset, &stored)?;
+        step.names().store_verity(self.ino, &location)?;
         Ok(descriptor)
     }
 }
@@ -172,7 +206,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Does the next part of sealing a file. Returns the descriptor after the last part; until then the file is not sealed.
+    /// Does the next part of sealing a file, which begins with hashing unless [`hash_part`](Engine::hash_part) has done that.
+    /// Returns the descriptor after the last part; until then the file is not sealed.
     ///
     /// # Errors
     /// Those of [`write`](Self::write). What there is of the tree is freed then, and the sealing has ended.

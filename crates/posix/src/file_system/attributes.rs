@@ -86,6 +86,9 @@ impl FileSystem {
                 _ => return Err(Errno::INVAL),
             }
             refuse_sealed(&before)?;
+            if self.inodes.denies_writers(ino) {
+                return Err(Errno::TXTBSY);
+            }
         }
         let gid = set.gid.unwrap_or(before.gid);
         set.permissions = set.permissions.map(|wanted| permissions::permissions_of(caller, gid, wanted));

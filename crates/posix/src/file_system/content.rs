@@ -88,6 +88,10 @@ impl FileSystem {
 
     /// Checks that a file or directory can be opened, and removes its content if that is asked for.
     fn prepare_open(&self, caller: Credentials, ino: Ino, mode: OpenMode) -> Result<()> {
+        // Asked before the attributes: a file whose sealing has ended meanwhile has them.
+        if mode.open_for == OpenFor::Writing && self.inodes.denies_writers(ino) {
+            return Err(Errno::TXTBSY);
+        }
         let stat = self.stat(ino)?;
         if stat.kind == FileType::Regular && stat.encrypted {
             self.read_lock()?.require_key(ino).map_err(to_errno)?;

@@ -108,7 +108,7 @@ impl FileSystem {
     }
 
     /// Gives up claims to a key, and removes it with the last one. While files under it are open for writing, it stays: the
-    /// kernel may have data of them that is to be encrypted.
+    /// kernel may have data of them that is to be encrypted. So it does while files under it are sealed.
     fn remove_key(&self, caller: Credentials, name: KeyName, claims: Claims) -> Result<Removal> {
         require_rights_over(caller, &name)?;
         if claims == Claims::All && !caller.has(Capability::SysAdmin) {
@@ -121,7 +121,7 @@ impl FileSystem {
         if claims == Claims::Own && self.give_up_claim(caller, &name)? == OtherClaims::Some {
             return Ok(Removal::OtherUsers);
         }
-        if self.open_for_writing().into_iter().any(|ino| is_under(&volume, ino, &name)) {
+        if self.inodes.with_changes().into_iter().any(|ino| is_under(&volume, ino, &name)) {
             return Ok(Removal::FilesBusy);
         }
         // Readers have their turns meanwhile; those that change keys or files, or open files for writing, wait.
@@ -274,6 +274,9 @@ mod tests {
         });
         assert_eq!(fs.remove_key(caller(0), name, Claims::All), Ok(Removal::FilesBusy));
         fs.close(ino, OpenFor::Writing);
+        let sealing = fs.inodes.deny_writers(ino).unwrap();
+        assert_eq!(fs.remove_key(caller(0), name, Claims::All), Ok(Removal::FilesBusy));
+        drop(sealing);
         assert_eq!(fs.remove_key(caller(0), name, Claims::All), Ok(Removal::Done));
         assert_eq!(fs.open(caller(0), ino, WRITING), Err(Errno::NOKEY));
         assert!(!fs.has_writer(ino));

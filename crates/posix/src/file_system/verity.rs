@@ -3,6 +3,7 @@
 use std::{thread, time::Duration};
 
 use f2fs::{
+    engine::Sealing,
     format::{
         FileType,
         superblock::Features,
@@ -56,7 +57,7 @@ impl FileSystem {
         }
     }
 
-    /// Seals a file that nobody writes to. Readers have turns meanwhile, other writers wait.
+    /// Seals a file that nobody writes to. Until the end, nobody can.
     fn seal(
         &self,
         caller: Credentials,
@@ -80,24 +81,48 @@ impl FileSystem {
             }
             thread::sleep(WAIT);
         }
-        let mut volume = self.write_lock_for(caller)?;
+        let _denial = self.inodes.deny_writers(ino)?;
+        self.seal_denied(caller, ino, parameters, signature, is_interrupted)
+    }
+
+    /// Seals a file whose writers are denied. Others may read while a part is hashed, and change other files between two parts.
+    fn seal_denied(
+        &self,
+        caller: Credentials,
+        ino: Ino,
+        parameters: &Parameters,
+        signature: &[u8],
+        is_interrupted: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        // The exclusive lock waits for the end of a truncation that began before the denial.
+        let volume = self.write_lock_for(caller)?;
         let mut sealing = volume.begin_sealing(ino, parameters, signature).map_err(to_errno)?;
-        // A program that opens the file is counted as a writer before the file is found not to be sealed. So it is seen
-        // here, or finds the file sealed.
-        let may_go_on = || match (self.has_writer(ino), is_interrupted()) {
-            (true, _) => Err(Errno::TXTBSY),
-            (_, true) => Err(Errno::INTR),
-            _ => Ok(()),
+        drop(volume);
+        let mut is_begun = false;
+        let part = |sealing: &mut Sealing| {
+            if is_interrupted() {
+                return Err(Errno::INTR);
+            }
+            self.read_lock()?.hash_part(sealing).map_err(to_errno)?;
+            self.write_lock_for(caller)
         };
-        may_go_on()?;
-        while volume.begin().seal_part(&mut sealing).map_err(to_errno)?.is_none() {
-            if let Err(errno) = self.between_parts(&mut volume).and_then(|()| may_go_on()) {
-                // After an error of the upkeep this may fail, too. The first error tells more.
-                let _ = volume.begin().give_up_sealing(&sealing);
-                return Err(errno);
+        loop {
+            match part(&mut sealing) {
+                Ok(mut volume) => match volume.begin().seal_part(&mut sealing).map_err(to_errno)? {
+                    Some(_) => return Ok(()),
+                    None => is_begun = true,
+                },
+                Err(errno) => {
+                    // Blocks that are reserved past the end stay if no tree was begun.
+                    if is_begun {
+                        // After an error of the upkeep this may fail, too. The first error tells more.
+                        let given_up = self.lock_to_free(self.limits_for(caller));
+                        let _ = given_up.map(|mut volume| volume.begin().give_up_sealing(&sealing));
+                    }
+                    return Err(errno);
+                }
             }
         }
-        Ok(())
     }
 
     fn descriptor(&self, ino: Ino) -> Result<Descriptor> {
@@ -143,15 +168,29 @@ fn copy_part(of: &[u8], offset: u64, length: u64, buffer: CallerMemory) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use std::{cell::Cell, sync::Arc};
+    use std::{
+        cell::Cell,
+        ops::Range,
+        sync::{
+            Arc, OnceLock, Weak,
+            atomic::{AtomicU64, Ordering},
+        },
+    };
 
-    use block::MemoryDevice;
-    use f2fs::format::{acl::Acl, verity::HashAlgorithm};
+    use block::{Hooked, MemoryDevice, Verb};
+    use f2fs::{
+        engine::{Engine, Options},
+        format::{acl::Acl, verity::HashAlgorithm},
+        units::Time,
+    };
 
     use super::*;
     use crate::{
         GroupIdBit, OpenFor, OpenMode, WriteMode,
-        file_system::tests::{format, mounted},
+        file_system::{
+            Change,
+            tests::{format, mounted},
+        },
         verity::AnswerBy,
     };
 
@@ -224,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_written_to_are_not_sealed_and_a_sealing_can_be_interrupted() {
+    fn a_file_with_writers_is_not_sealed_and_a_sealing_denies_them_and_can_be_interrupted() {
         let fs = mounted(format(&Arc::new(MemoryDevice::new(256 << 20)), "verity"));
         let ino = new_file(&fs, 40 << 20);
         let writing = OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() };
@@ -238,31 +277,64 @@ mod tests {
         assert_eq!(ask(&|| false), Err(Errno::TXTBSY));
         assert_eq!(fs.stat(ino).unwrap().sectors, reserved, "no tree was begun, so nothing is cut off");
         fs.close(ino, OpenFor::Writing);
-        // A writer that comes after the first part of the tree.
+        // Before the first part.
+        assert_eq!(ask(&|| true), Err(Errno::INTR));
+        assert_eq!(fs.stat(ino).unwrap().sectors, reserved);
+        // Between two parts, others change the volume, but not this file.
         let calls = Cell::new(0);
-        let opens = || {
+        let others = || {
             calls.set(calls.get() + 1);
+            assert!(fs.volume.is_open_to_readers() && !fs.volume.has_writers());
             if calls.get() == 3 {
-                // The check of the seal waits for the turn of this thread, so the writer is only counted.
-                fs.inodes.open(ino, OpenFor::Writing, crate::inodes::FirstAccess::Ignored);
+                let truncate = Change { size: Some(5), ..Change::default() };
+                assert_eq!(fs.open(ROOT_USER, ino, writing), Err(Errno::TXTBSY));
+                assert_eq!(fs.change(ROOT_USER, ino, &truncate), Err(Errno::TXTBSY));
+                assert_eq!(ask(&|| false), Err(Errno::BUSY));
+                fs.create(ROOT_USER, fs.root().unwrap(), b"other", 0o100_644, 0, None).unwrap();
             }
-            false
+            calls.get() > 5
         };
-        assert_eq!(ask(&opens), Err(Errno::TXTBSY));
-        assert!(calls.get() >= 3, "{calls:?}");
-        fs.close(ino, OpenFor::Writing);
-        let calls = Cell::new(0);
-        let later = || {
-            calls.set(calls.get() + 1);
-            calls.get() > 3
-        };
-        assert_eq!(ask(&later), Err(Errno::INTR));
+        assert_eq!(ask(&others), Err(Errno::INTR));
+        assert!(
+            fs.stat(ino).unwrap().sectors < reserved,
+            "the tree is freed, and what was reserved in its place"
+        );
         assert_eq!(fs.descriptor(ino), Err(Errno::NODATA));
         fs.write(ROOT_USER, ino, 0, b"x", WriteMode::default()).unwrap();
-        let turns = fs.volume.reader_turns();
+        fs.open(ROOT_USER, ino, writing).unwrap();
+        fs.close(ino, OpenFor::Writing);
         ask(&|| false).unwrap();
-        assert!(fs.volume.reader_turns() >= turns + 3, "readers had turns");
+        assert_eq!(fs.open(ROOT_USER, ino, writing), Err(Errno::PERM));
         assert!(!mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), "")).has_verity());
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn others_may_read_while_a_part_of_a_sealing_is_hashed() {
+        const BYTES: u64 = 10 << 20;
+        let device = Arc::new(MemoryDevice::new(128 << 20));
+        drop(format(&device, "verity"));
+        let (watched, hashed) = (Arc::new(OnceLock::<Weak<FileSystem>>::new()), Arc::new(AtomicU64::new(0)));
+        let (watch, count) = (watched.clone(), hashed.clone());
+        let device = Hooked::new(device, move |verb, range: Range<u64>| {
+            // Content is read in long requests.
+            if let Some(fs) = watch.get().and_then(Weak::upgrade).filter(|_| range.end - range.start > 65_536)
+            {
+                assert!(verb != Verb::Read || fs.volume.is_open_to_readers(), "others have to wait");
+                count.fetch_add(
+                    if verb == Verb::Read { range.end - range.start } else { 0 },
+                    Ordering::Relaxed,
+                );
+            }
+            Ok(())
+        });
+        let volume = Engine::open(Arc::new(device), Options::new(Time::default)).unwrap();
+        let fs = Arc::new(mounted(volume));
+        let ino = new_file(&fs, BYTES as usize);
+        fs.sync().unwrap();
+        watched.set(Arc::downgrade(&fs)).unwrap();
+        fs.verity_ioctl(ROOT_USER, ino, enable(), NOWHERE, &|| false).unwrap();
+        assert!(hashed.load(Ordering::Relaxed) > BYTES * 3 / 4, "{hashed:?} bytes");
         fs.unmount().unwrap();
     }
 }
