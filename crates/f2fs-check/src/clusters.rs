@@ -29,6 +29,15 @@ pub enum Shown {
     Nothing,
 }
 
+/// Clusters of a file whose marks are lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unmarked {
+    /// The compression of the file.
+    pub settings: Compression,
+    /// Indices of the addresses in which the marks belong.
+    pub marks: Vec<usize>,
+}
+
 /// Trials to decompress a cluster, of which a check makes a limited number: each reads blocks of data.
 pub struct Trials {
     left: u32,
@@ -78,6 +87,25 @@ impl Trials {
         shown
     }
 
+    /// Finds clusters among addresses without marks, which begin at the start of a cluster: an empty place, blocks, and only
+    /// empty places after them. They count if they decompress. `None` if the first ones do not.
+    pub fn unmarked(&mut self, io: &Io, addrs: &[BlockAddr]) -> Option<Unmarked> {
+        let settings = LOG_CLUSTER_BLOCKS.flat_map(|log| {
+            ALGORITHMS.map(|algorithm| Compression {
+                algorithm,
+                log_cluster_blocks: log,
+                ..Compression::default()
+            })
+        });
+        let settings = settings.into_iter().find(|settings| {
+            let mut shapes = shapes(addrs, 1 << settings.log_cluster_blocks).take(MARKS_MAX);
+            shapes.any(|(at, data)| self.decodes(io, &addrs[at + 1..=at + data], *settings))
+        })?;
+        let shapes = shapes(addrs, 1 << settings.log_cluster_blocks);
+        let marks = shapes.filter(|(at, data)| self.decodes(io, &addrs[at + 1..=at + data], settings));
+        Some(Unmarked { settings, marks: marks.map(|(at, _)| at).collect() })
+    }
+
     /// Returns true if a trial is left and the stored blocks of a cluster decompress to exactly a whole cluster.
     pub fn decodes(&mut self, io: &Io, stored: &[BlockAddr], settings: Compression) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
@@ -93,6 +121,18 @@ impl Trials {
         let mut content = vec![0; size << settings.log_cluster_blocks];
         cluster::decode(&settings, &blocks.concat(), &mut content, Place::Volume).is_ok()
     }
+}
+
+/// Clusters of `blocks` addresses that begin with an empty place, and have blocks and then only empty places behind it: the
+/// index of their first address, and the number of blocks.
+pub fn shapes(addrs: &[BlockAddr], blocks: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+    addrs.chunks(blocks).enumerate().filter_map(move |(number, chunk)| {
+        let data = chunk[1..].iter().take_while(|addr| addr.is_real()).count();
+        let rest = &chunk[1 + data..];
+        let is_cluster =
+            chunk[0] == BlockAddr::NULL && data > 0 && rest.iter().all(|addr| *addr == BlockAddr::NULL);
+        is_cluster.then_some((number * blocks, data))
+    })
 }
 
 /// Returns true for an address that stands for a block that compression saves, whether it was released or not.

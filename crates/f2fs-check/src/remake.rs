@@ -13,7 +13,7 @@ use f2fs::{
         FileType,
         dentry::Dentries,
         dir_hash,
-        inode::{INLINE_XATTR_WORDS, advise, inline},
+        inode::{Compression, INLINE_XATTR_WORDS, advise, inline},
         node::{NodeBlock, NodeFooter},
         node_path::NodeKind,
         superblock::Features,
@@ -25,6 +25,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     Certainty, Finding, Fix, Loss,
     checker::{Checker, ODD_MAX},
+    clusters::{Shown, shapes},
+    inodes::ALGORITHM,
     reader::{parse_node, read_block},
     segments::Content,
     table::fact,
@@ -42,6 +44,9 @@ const ADDRS_MAX: usize = 1 << 20;
 const MODE_AT: usize = 0;
 /// Bytes of an inode with the sizes of its extra attributes and of its inline xattrs.
 const SIZES: std::ops::Range<usize> = 360..364;
+
+/// Blocks of the smallest clusters.
+const SMALLEST_CLUSTER: usize = 4;
 
 /// Parts of the layout that inodes of a volume share.
 #[derive(Debug, Clone, Copy)]
@@ -180,16 +185,20 @@ impl Checker<'_> {
     fn blocks_of(&mut self, remains: &Remains) -> Vec<BlockAddr> {
         let mut blocks: Vec<BlockAddr> = remains.addrs.values().flatten().copied().collect();
         for nid in &remains.nodes {
-            let Some(addr) = self.table.find(*nid).map(|entry| self.table.addr(entry)) else { continue };
-            let Ok(bytes) = self.cache.block(&self.io, addr) else { continue };
-            let kind = NodeKind::of(self.geometry.block_size, NodeFooter::of(&bytes).offset);
-            if matches!(kind, Some(NodeKind::Direct { .. })) {
-                let words = bytes.chunks_exact(4).take(self.geometry.block_size.node_addrs());
-                let addrs = words.map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")));
-                blocks.extend(addrs.map(BlockAddr).filter(|addr| self.geometry.in_main(*addr)));
-            }
+            let addrs = self.direct_addrs(*nid).unwrap_or_default();
+            blocks.extend(addrs.into_iter().filter(|addr| self.geometry.in_main(*addr)));
         }
         blocks
+    }
+
+    /// The addresses in a node, if it is a direct one.
+    fn direct_addrs(&mut self, nid: Nid) -> Option<Vec<BlockAddr>> {
+        let addr = self.table.find(nid).map(|entry| self.table.addr(entry))?;
+        let bytes = self.cache.block(&self.io, addr).ok()?;
+        let kind = NodeKind::of(self.geometry.block_size, NodeFooter::of(&bytes).offset);
+        let words = bytes.chunks_exact(4).take(self.geometry.block_size.node_addrs());
+        let words = words.map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")));
+        matches!(kind, Some(NodeKind::Direct { .. })).then(|| words.map(BlockAddr).collect())
     }
 
     /// Collects what is left of lost inodes.
@@ -246,14 +255,17 @@ impl Checker<'_> {
             false => FileType::Regular.mode_bits() | FILE_PERMISSIONS,
         };
         let mut inode = self.empty_inode(ino, mode, 0)?;
-        let layout = inode.layout();
         let mut end = remains.addrs.keys().last().map_or(0, |index| u64::from(*index) + 1);
-        if end > layout.addrs() as u64 {
+        if end > inode.layout().addrs() as u64 {
             return None;
         }
         for (index, addr) in &remains.addrs {
             inode.set_addr(usize::from(*index), addr.unwrap_or(BlockAddr::NULL));
         }
+        if !is_directory && self.format.features.has(Features::COMPRESSION) {
+            self.compress(&mut inode, remains);
+        }
+        let layout = inode.layout();
         let n = self.geometry.block_size.node_addrs() as u32;
         for nid in &remains.nodes {
             let addr = self.table.find(*nid).map(|entry| self.table.addr(entry))?;
@@ -269,13 +281,15 @@ impl Checker<'_> {
             let addrs: Vec<BlockAddr> = words
                 .map(|word| BlockAddr(u32::from_le_bytes(word.try_into().expect("four bytes"))))
                 .collect();
-            if addrs.contains(&BlockAddr::COMPRESS) {
+            if addrs.contains(&BlockAddr::COMPRESS) && inode.compression().is_none() {
                 return None;
             }
             let last = addrs.iter().rposition(|addr| addr.is_real());
             let blocks = kind.first_block(&layout).zip(last).map(|(first, last)| first + last as u64 + 1);
             end = end.max(blocks.unwrap_or(0));
         }
+        // The last cluster may reach behind its blocks.
+        end = end.next_multiple_of(layout.cluster_blocks() as u64);
         let head = inode.head_mut();
         head.size.set(end << self.geometry.block_size.log());
         head.advise |= advise::LOST_PINO;
@@ -286,6 +300,50 @@ impl Checker<'_> {
         }
         inode.seal();
         Some(inode)
+    }
+
+    /// Sets the compression of a file as its clusters show it. The marks of those in the inode are lost with it; those in
+    /// further nodes are there.
+    fn compress(&mut self, inode: &mut NodeBlock, remains: &Remains) {
+        if inode.layout().addrs_at() <= ALGORITHM + 1 {
+            return;
+        }
+        let addrs: Vec<BlockAddr> = inode.addrs(0..inode.layout().addrs()).collect();
+        let unmarked = self.trials.unmarked(&self.io, &addrs);
+        let settings = unmarked.as_ref().map(|unmarked| unmarked.settings);
+        let Some(settings) = settings.or_else(|| self.compression_of_nodes(remains)) else {
+            // They come back as they are stored, with holes.
+            shapes(&addrs, SMALLEST_CLUSTER).for_each(|_| self.lose(Loss::Cluster));
+            return;
+        };
+        inode.set_compression(Some(settings));
+        let layout = inode.layout();
+        if addrs[layout.addrs()..].iter().any(|addr| addr.is_real()) {
+            // Compressed files use no address there.
+            inode.set_compression(None);
+            return;
+        }
+        let blocks = 1usize << settings.log_cluster_blocks;
+        let marks = unmarked.map_or(Vec::new(), |unmarked| unmarked.marks);
+        let undecodable = shapes(&addrs, blocks).filter(|(at, _)| !marks.contains(at));
+        undecodable.for_each(|_| self.lose(Loss::Cluster));
+        for at in marks.into_iter().filter(|at| at + blocks <= layout.addrs()) {
+            inode.set_addr(at, BlockAddr::COMPRESS);
+            // The blocks that compression saves are reserved.
+            let saved = (at + 1..at + blocks).skip_while(|at| addrs[*at].is_real());
+            saved.for_each(|at| inode.set_addr(at, BlockAddr::NEW));
+        }
+    }
+
+    /// The compression that the marks in further nodes of a file show.
+    fn compression_of_nodes(&mut self, remains: &Remains) -> Option<Compression> {
+        for nid in &remains.nodes {
+            let addrs = self.direct_addrs(*nid).unwrap_or_default();
+            if let Shown::Settings(algorithm, log) = self.trials.shown(&self.io, &addrs, None) {
+                return Some(Compression { algorithm, log_cluster_blocks: log, ..Compression::default() });
+            }
+        }
+        None
     }
 
     /// Makes a directory without entries. The next check enters its dots.

@@ -104,3 +104,40 @@ fn a_cluster_that_is_cleared_is_a_loss() {
     let Planned::Repair(plan) = planned(&d) else { panic!("a repair") };
     assert!(plan.losses.iter().any(|loss| loss.contains("compressed clusters")), "{:?}", plan.losses);
 }
+
+#[test]
+fn a_compressed_file_whose_inode_is_lost_comes_back_compressed() {
+    // The clusters of the second one need direct nodes.
+    for blocks in [32, 1200] {
+        let d = Damaged::new();
+        let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
+        let root = volume.superblock().root_ino;
+        let ino = volume.begin(Caller::ADMIN).create(root, b"small", &NewNode::new(0o100_644)).unwrap();
+        let flags = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
+        volume.begin(Caller::ADMIN).set_attr(ino, &flags).unwrap();
+        let content: Vec<u8> = (0..blocks * BLOCK).map(|n| (n / 700) as u8).collect();
+        volume.begin(Caller::ADMIN).write(ino, 0, &content).unwrap();
+        volume.unmount().unwrap();
+        let addr = volume.nat_entry(ino.into()).unwrap().addr;
+        drop(volume);
+        d.put(addr, 0, &[0; BLOCK]);
+        let Planned::Repair(plan) = planned(&d) else { panic!("a repair") };
+        assert!(!plan.losses.iter().any(|loss| loss.contains("clusters")), "{:?}", plan.losses);
+        plan.apply(&*d.device).unwrap();
+        assert!(support::report(d.device.clone()).is_clean());
+        let volume = f2fs::OpenOptions::new().open(d.device.clone()).unwrap();
+        assert!(volume.read("/small").unwrap() == content, "{blocks} blocks");
+        model::fsck::fsck(&d.device).unwrap_or_else(|error| panic!("{blocks}: {error:#}"));
+    }
+}
+
+#[test]
+fn clusters_of_a_lost_inode_that_nothing_can_decompress_are_a_loss() {
+    let d = Damaged::new();
+    for cluster in 0..4 {
+        d.put(d.data(d.ino("/compressed"), 4 * cluster + 1), 0, &[0xA5; BLOCK]);
+    }
+    d.put_node(d.ino("/compressed").into(), 0, &[0; BLOCK]);
+    let Planned::Repair(plan) = planned(&d) else { panic!("a repair") };
+    assert!(plan.losses.iter().any(|loss| loss.contains("4 compressed clusters")), "{:?}", plan.losses);
+}
