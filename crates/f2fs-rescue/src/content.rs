@@ -51,7 +51,8 @@ impl Content<'_> {
     }
 
     /// Reads the start of a run of blocks, at most as many as fit into `buf`, and returns their number. Stops
-    /// before a block that cannot be read.
+    /// before a block that cannot be read. Blocks that the scan could not read are not tried again: a failed read takes
+    /// seconds on some devices.
     ///
     /// # Errors
     /// The reason why the first block is lost.
@@ -69,10 +70,10 @@ impl Content<'_> {
             .clone()
             .zip(index..)
             .take(most)
-            .take_while(|(addr, index)| self.check(block, BlockAddr(*addr), nid, *index).is_ok());
+            .take_while(|(addr, index)| self.try_block(block, BlockAddr(*addr), nid, *index).is_ok());
         let count = good.count();
         if count == 0 {
-            self.check(block, BlockAddr(addrs.start), nid, index)?;
+            self.try_block(block, BlockAddr(addrs.start), nid, index)?;
         }
         let place = Place::File(self.inode.ino(), block);
         let first = BlockAddr(addrs.start);
@@ -80,9 +81,24 @@ impl Content<'_> {
         if whole.is_ok() || count <= 1 {
             return whole.map(|()| count);
         }
-        // A sector in the run cannot be read.
-        self.judge.nodes.shape.io.read(first, place, &mut buf[..size])?;
-        Ok(1)
+        // A sector in the run cannot be read: the blocks before it can.
+        for (n, part) in (0..).zip(buf[..count * size].chunks_exact_mut(size)) {
+            let read = self.judge.nodes.shape.io.read(BlockAddr(first.0 + n), place, part);
+            if let Err(error) = read {
+                return if n == 0 { Err(error) } else { Ok(n as usize) };
+            }
+        }
+        Ok(count)
+    }
+
+    /// Returns an error for a block that is lost, by the evidence or by the scan.
+    fn try_block(&self, block: u64, addr: BlockAddr, nid: Nid, index: u16) -> Result<()> {
+        self.check(block, addr, nid, index)?;
+        if self.judge.nodes.shape.is_unreadable(addr) {
+            let source = std::io::Error::other(format!("the scan could not read {addr}"));
+            return Err(Error::Io { at: Place::File(self.inode.ino(), block), source });
+        }
+        Ok(())
     }
 
     /// Reads a compressed cluster.
@@ -91,7 +107,7 @@ impl Content<'_> {
         let size = self.block_bytes();
         let mut stored = vec![0; addrs.len() * size];
         for ((addr, index), part) in addrs.iter().zip(index..).zip(stored.chunks_exact_mut(size)) {
-            self.check(block, BlockAddr(*addr), nid, index)?;
+            self.try_block(block, BlockAddr(*addr), nid, index)?;
             self.judge.nodes.shape.io.read(BlockAddr(*addr), place, part)?;
         }
         let settings = self.inode.node.compression();
@@ -105,7 +121,6 @@ impl Content<'_> {
     fn check(&self, block: u64, addr: BlockAddr, nid: Nid, index: u16) -> Result<()> {
         let place = Place::File(self.inode.ino(), block);
         match self.judge.verdict(self.inode, addr, nid, index) {
-            // The error of the device says more about a block that cannot be read.
             Verdict::Agreeing | Verdict::Unproven | Verdict::Contradicted | Verdict::Unreadable => Ok(()),
             Verdict::Reused => Err(Error::corrupt(place, format!("another file has reused {addr}"))),
             Verdict::Missing => Err(Error::corrupt(place, format!("{addr} is past the end of the image"))),

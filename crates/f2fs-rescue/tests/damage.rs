@@ -7,7 +7,15 @@ mod nodes;
 #[path = "support/volume.rs"]
 mod volume;
 
-use std::{mem::offset_of, ops::Range, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    mem::offset_of,
+    ops::Range,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
 
 use block::{Device, Hooked, MemoryDevice, Verb};
 use f2fs::{
@@ -16,10 +24,10 @@ use f2fs::{
     format::inode::{flag, raw::InodeHead},
     units::Ino,
 };
-use f2fs_rescue::{Grade, Options};
+use f2fs_rescue::{Grade, Options, RescueSource, Selection};
 use f2fs_tree::Kind;
 use nodes::small_file;
-use support::{Rescued, Tree, compare, overwrite, rescued, tree_of};
+use support::{Rescued, Tree, collect, compare, overwrite, rescued, tree_of};
 use volume::{BLOCK, FEATURES, NOW, blocks_of, content, open, sound};
 
 /// Bytes of the areas of a volume.
@@ -229,6 +237,54 @@ fn unreadable_sectors_cost_only_the_files_that_they_hit() {
     println!("{found} of {safe} files");
     assert!(safe > 100 && found == safe, "{found} of {safe}");
     assert!(result.rescue.facts().unreadable_blocks > 0 && !result.losses.is_empty());
+}
+
+/// Copies all files of a rescue from a device with bad sectors, either from the scan on or only afterwards. Returns the number
+/// of failed reads in the copy, and the bad blocks that they hit first.
+fn failed_reads_in_the_copy(are_bad_from: BadFrom) -> (u64, usize) {
+    let (is_on, failed) = (Arc::new(AtomicBool::new(are_bad_from == BadFrom::Scan)), Arc::default());
+    let hit: Arc<Mutex<BTreeSet<u64>>> = Arc::default();
+    let (switch, count, blocks): (_, Arc<AtomicU64>, _) = (is_on.clone(), Arc::clone(&failed), hit.clone());
+    let device = sound(0);
+    // The scan reads the main area.
+    let main = areas(&device).metadata.end;
+    let bad = Hooked::new(device, move |_, range: Range<u64>| {
+        let first = range.step_by(512).find(|at| *at >= main && is_bad(*at));
+        match first.filter(|_| switch.load(Ordering::Relaxed)) {
+            Some(at) => {
+                count.fetch_add(1, Ordering::Relaxed);
+                blocks.lock().unwrap().insert(at / BLOCK);
+                Err(std::io::Error::other("a bad sector"))
+            }
+            None => Ok(()),
+        }
+    });
+    let rescue = f2fs_rescue::rescue(Arc::new(bad), &Options::default(), &mut |_| {}).unwrap();
+    is_on.store(true, Ordering::Relaxed);
+    failed.store(0, Ordering::Relaxed);
+    hit.lock().unwrap().clear();
+    let (_, losses) = collect(&mut RescueSource::new(&rescue, Selection::Present, |_| {}));
+    assert!(!losses.is_empty());
+    let hit = hit.lock().unwrap().len();
+    (failed.load(Ordering::Relaxed), hit)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BadFrom {
+    Scan,
+    Copy,
+}
+
+#[test]
+fn blocks_that_the_scan_could_not_read_are_not_tried_again() {
+    assert_eq!(failed_reads_in_the_copy(BadFrom::Scan), (0, 0));
+}
+
+#[test]
+fn a_block_that_cannot_be_read_costs_few_failed_reads() {
+    let (failed, blocks) = failed_reads_in_the_copy(BadFrom::Copy);
+    // The run before it and the block itself, and the run from it on and the block again.
+    assert!(blocks > 10 && failed <= 4 * blocks as u64, "{failed} failed reads of {blocks} blocks");
 }
 
 #[test]
