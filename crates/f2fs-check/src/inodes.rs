@@ -7,7 +7,7 @@ use f2fs::{
     format::{
         FileType,
         inode::{flag, inline},
-        node::{NodeBlock, XATTR_NODE_OFFSET},
+        node::{NodeBlock, NodeFooter, XATTR_NODE_OFFSET},
         superblock::Features,
     },
     units::{BlockAddr, Ino, Nid},
@@ -49,6 +49,9 @@ pub const EXTENT: usize = 348;
 pub const SAVED_BLOCKS: usize = 384;
 /// Byte offset of i_compress_algorithm, before i_log_cluster_size.
 pub const ALGORITHM: usize = 392;
+
+/// Byte offset of the extra attributes, which begin with their size.
+const EXTRA: usize = 360;
 
 impl Checker<'_> {
     /// Checks an inode block whose footer is right.
@@ -137,17 +140,11 @@ impl Checker<'_> {
     /// then the mark is wrong. Has the mark cleared.
     fn is_marked_inline_by_mistake(&mut self, inode: &NodeBlock, at: Place) -> bool {
         let marks = inline::DATA | inline::DENTRY;
-        let place = inode.layout().addrs_at();
-        let stored = inode.bytes().get(place..place + 4).and_then(|bytes| bytes.try_into().ok());
-        let addr = BlockAddr(stored.map_or(0, u32::from_le_bytes));
-        if !inode.has_inline(marks) || !self.segments.is_marked(addr) {
-            return false;
-        }
-        let owned = self.summaries.owner(&self.io, addr);
-        let is_own = owned.is_some_and(|owned| {
-            owned.content == Content::Data && (owned.owner.nid, owned.owner.offset) == (inode.nid(), 0)
-        });
-        if is_own {
+        let own = match inode.has_inline(marks) {
+            true => self.own_first_block(inode.nid(), inode.bytes(), inode.layout().addrs_at()),
+            false => None,
+        };
+        if let Some(addr) = own {
             let known =
                 format!("it is marked as inline; its first address names {addr}, whose summary names it");
             let finding = Finding::new(Kind::InlineReserved, at, known).repaired_by("clear the mark");
@@ -155,7 +152,33 @@ impl Checker<'_> {
             let flags = inode.head().inline & !(marks | inline::DATA_EXIST);
             self.fix(Fix::Node(Slot { nid: inode.nid(), at: INLINE }, vec![flags]));
         }
-        is_own
+        own.is_some()
+    }
+
+    /// Returns the first address of an inode, at a byte, if its block is in use and its summary names the inode.
+    fn own_first_block(&mut self, nid: Nid, bytes: &[u8], at: usize) -> Option<BlockAddr> {
+        let word = bytes.get(at..at + 4)?.try_into().expect("four bytes");
+        let addr = BlockAddr(u32::from_le_bytes(word));
+        if !self.segments.is_marked(addr) {
+            return None;
+        }
+        let owned = self.summaries.owner(&self.io, addr)?;
+        let is_own = owned.content == Content::Data && (owned.owner.nid, owned.owner.offset) == (nid, 0);
+        is_own.then_some(addr)
+    }
+
+    /// Has the marks of inline content cleared in an inode whose fields contradict each other, if its first address names a
+    /// block whose summary names the inode. Other marks, as that of encryption, are right then.
+    fn clear_wrong_inline(&mut self, nid: Nid, bytes: &[u8]) {
+        let (stored, marks) = (bytes[INLINE], inline::DATA | inline::DENTRY);
+        let extra = match stored & inline::EXTRA_ATTR {
+            0 => 0,
+            _ => usize::from(u16::from_le_bytes([bytes[EXTRA], bytes[EXTRA + 1]])),
+        };
+        if stored & marks != 0 && self.own_first_block(nid, bytes, EXTRA + extra).is_some() {
+            let flags = stored & !(marks | inline::DATA_EXIST);
+            self.fix(Fix::Node(Slot { nid, at: INLINE }, vec![flags]));
+        }
     }
 
     /// Notes an inode whose fields contradict each other. Its blocks cannot be told.
@@ -165,6 +188,7 @@ impl Checker<'_> {
             error => error.to_string(),
         };
         self.report.add(Finding::new(Kind::InodeInvalid, at, known));
+        self.clear_wrong_inline(NodeFooter::of(bytes).nid, bytes);
         self.table.note(entry, fact::INVALID | fact::TAINTED);
         self.quotas.give_up();
         if let Some(kind) = FileType::from_mode(u16::from_le_bytes([bytes[0], bytes[1]])) {

@@ -189,3 +189,23 @@ fn a_lost_file_in_an_encrypted_directory_does_not_come_back_as_a_plain_one() {
     let found = contents(&d.device);
     assert!(found.contains_key("\"plain\"") && !found.contains_key("\"dir/below\""), "{found:?}");
 }
+
+#[test]
+fn a_wrong_mark_of_inline_data_does_not_take_the_content_of_a_marked_file() {
+    const ADVISE: usize = 2;
+    const INLINE: usize = 3;
+    const ENCRYPT: u8 = 4;
+    const DATA: u8 = 2;
+    let d = Damaged::filled(64 << 20, "extra_attr,inode_checksum,encrypt", |volume| {
+        let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(0o100_644))?;
+        volume.begin(Caller::ADMIN).write(file, 0, &[5; BLOCK]).map(drop)
+    });
+    let sound = contents(&d.device);
+    let ino = d.ino("/file");
+    let marks = d.volume().inode(ino).unwrap().head().inline;
+    d.put_node(ino.into(), ADVISE, &[ENCRYPT]);
+    d.put_inode(ino, INLINE, &[marks | DATA]);
+    repair_of(&d.device).apply(&*d.device).unwrap();
+    // The mark of encryption goes, too: the file has no context, and its directory no mark.
+    assert_eq!(contents(&d.device), sound);
+}
