@@ -236,11 +236,19 @@ impl Undo {
         if let Some(at) = self.fsynced(device) {
             return Err(UndoError::Fsynced(at));
         }
+        // Superblocks and packs decide which of the other pages count: what comes before them is durable first.
+        let ordered_end = packs_end(&**device).unwrap_or(self.size_bytes);
         for start in self.order.iter().rev() {
             let page = &self.pages[start];
             if page.old != page.new || !page.between.is_empty() {
+                let is_ordered = *start < ordered_end;
+                if is_ordered {
+                    device.flush()?;
+                }
                 device.write(*start, &page.old)?;
-                device.flush()?;
+                if is_ordered {
+                    device.flush()?;
+                }
             }
         }
         Ok(device.flush()?)
@@ -262,6 +270,12 @@ impl Undo {
         let is_fsynced = tables.pack.checkpoint.is_written_after(NodeFooter::of(&node).cp_ver);
         is_fsynced.then_some(u64::from(addr.0) << log)
     }
+}
+
+/// First byte behind the superblocks and the checkpoint packs. `None` without a superblock.
+fn packs_end(device: &dyn Device) -> Option<u64> {
+    let (superblock, _) = f2fs::engine::read_superblock(device, device.geometry().size_bytes).ok()?;
+    Some(superblock.checkpoint.end() << superblock.block_size.log())
 }
 
 /// Offsets of the pages that every change of a volume changes: superblocks and heads of the packs.

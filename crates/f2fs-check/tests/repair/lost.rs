@@ -15,7 +15,7 @@ use f2fs::{
 };
 use f2fs_check::{
     Certainty,
-    repair::{Planned, plan},
+    repair::{Planned, Undo, plan},
 };
 
 use crate::{
@@ -208,4 +208,29 @@ fn a_wrong_mark_of_inline_data_does_not_take_the_content_of_a_marked_file() {
     repair_of(&d.device).apply(&*d.device).unwrap();
     // The mark of encryption goes, too: the file has no context, and its directory no mark.
     assert_eq!(contents(&d.device), sound);
+}
+
+#[test]
+fn undo_flushes_only_around_superblocks_and_packs() {
+    let d = Damaged::new();
+    let before = d.device.to_vec();
+    for n in 0..300 {
+        let ino = d.ino(&format!("/many/entry {n}"));
+        d.put_inode(ino, 12, &le(9));
+    }
+    let damaged = d.device.to_vec();
+    assert!(before != damaged);
+    let plan = repair_of(&d.device);
+    let undo = Undo::of(plan.requests(), &*d.device);
+    plan.apply(&*d.device).unwrap();
+    let flushes = Arc::new(AtomicI64::new(0));
+    let count = flushes.clone();
+    let device: Arc<dyn Device> = Arc::new(Hooked::new(d.device.clone(), move |verb, _: Range<u64>| {
+        count.fetch_add(i64::from(verb == Verb::Flush), Ordering::Relaxed);
+        Ok(())
+    }));
+    undo.apply(&device).unwrap();
+    assert!(d.device.to_vec() == damaged);
+    let flushes = flushes.load(Ordering::Relaxed);
+    assert!(flushes < 100, "{flushes} flushes");
 }
