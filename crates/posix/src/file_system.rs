@@ -17,6 +17,7 @@ mod keys;
 mod listing;
 mod names;
 mod permissions;
+mod rest;
 mod settings;
 mod shown_owner;
 mod verity;
@@ -51,6 +52,7 @@ pub use attributes::{Change, TimesFrom};
 pub use content::{OpenFor, OpenMode, WriteMode, WriteOrigin};
 pub use f2fs::engine::{Limits, SyncScope};
 use keys::KeyUsers;
+use rest::Activity;
 pub use settings::{Atime, FsyncMode, SelinuxLabels, Settings};
 pub use shown_owner::ShownOwner;
 pub use xattrs::GroupIdBit;
@@ -75,6 +77,8 @@ pub struct FileSystem {
     /// The users of the keys that programs have added.
     key_users: KeyUsers,
     settings: Settings,
+    /// State of the work beside requests. A panic cannot leave it half-changed.
+    activity: Mutex<Activity>,
     /// Number of requests so far. If two values are equal, no request came in between. Work of the front end,
     /// and calls that the kernel answers from its cache, do not count.
     requests: AtomicU64,
@@ -106,6 +110,7 @@ impl FileSystem {
             listings: Listings::default(),
             key_users: KeyUsers::default(),
             settings,
+            activity: Mutex::new(Activity::Active),
             requests: AtomicU64::new(0),
             fault: OnceLock::new(),
             end: OnceLock::new(),
@@ -147,6 +152,7 @@ impl FileSystem {
     fn lock(&self, limits: Limits) -> Result<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.volume.write(f2fs::engine::Caller { limits })?;
+        self.set_activity(Activity::Active);
         self.prepare_change(&mut volume)?;
         Ok(volume)
     }
@@ -156,6 +162,7 @@ impl FileSystem {
     fn lock_to_free(&self, limits: Limits) -> Result<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.volume.write(f2fs::engine::Caller { limits })?;
+        self.set_activity(Activity::Active);
         match self.prepare_change(&mut volume) {
             Ok(()) | Err(Errno::NOSPC) => Ok(volume),
             Err(errno) => Err(errno),

@@ -40,7 +40,9 @@ impl IdleWork {
     pub fn tick(&mut self, fs: &FileSystem) {
         // The checkpoint below counts as a request itself.
         self.idle_ticks = if fs.requests() == self.requests { self.idle_ticks + 1 } else { 0 };
-        if self.last_checkpoint.elapsed() >= self.checkpoint_interval {
+        // At rest only a request can have changed something: one that freed a removed file.
+        let has_left_rest = fs.is_resting() && self.idle_ticks == 0;
+        if has_left_rest || self.last_checkpoint.elapsed() >= self.checkpoint_interval {
             let _ = fs.sync();
             self.last_checkpoint = Instant::now();
         }

@@ -140,6 +140,21 @@ impl Engine {
         }
     }
 
+    /// As [`finish`](Self::finish), but breaks off a [cleaning](Self::begin_clean_a_little) between two slices: blocks that
+    /// have moved stay where they are, and the places that they left become free with the next checkpoint.
+    ///
+    /// # Errors
+    /// Those of [`finish`](Self::finish).
+    pub fn finish_without_cleaning(&mut self, outcome: SyncOutcome) -> Result<Option<PendingSync>> {
+        match &outcome.then {
+            Then::Clean(cleaning) if !cleaning.is_for_space() => {
+                self.is_syncing = false;
+                Ok(None)
+            }
+            _ => self.finish(outcome),
+        }
+    }
+
     /// Reports the outcome of a flush that was [the only work left](PendingSync::is_only_flush). After a failed flush the
     /// volume refuses changes, because the content of the device is unknown.
     ///

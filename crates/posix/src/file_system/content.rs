@@ -270,7 +270,10 @@ impl FileSystem {
             if at - offset == length {
                 return Ok(());
             }
-            self.between_parts(&mut volume)?;
+            match kind {
+                PUNCH_HOLE => self.between_freed_parts(&mut volume)?,
+                _ => self.between_parts(&mut volume)?,
+            }
         }
     }
 

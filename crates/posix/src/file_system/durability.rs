@@ -11,7 +11,7 @@ use f2fs::{
     units::{Ino, SegNo},
 };
 
-use super::{Credentials, End, FileSystem, Result, to_errno};
+use super::{Credentials, End, FileSystem, Result, rest::Activity, to_errno};
 use crate::{Errno, FsyncMode, credentials::Capability, ioctl::TrimRange, volume_lock::Writing};
 
 /// Maximum time for pending discards at unmount (Linux, `DEF_UMOUNT_DISCARD_TIMEOUT`).
@@ -38,7 +38,7 @@ impl FileSystem {
 
     /// Locks the volume to write changes out. The only upkeep is that before each pending access time, and its
     /// errors are dropped: they could concern other files.
-    fn sync_lock(&self) -> Result<Writing<'_>> {
+    pub(super) fn sync_lock(&self) -> Result<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.quiet_write_lock()?;
         self.apply_pending_atimes(&mut volume);
@@ -71,24 +71,14 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes everything durable.
+    /// Makes everything durable. A volume at [rest](Self::rest) stays as an unmount leaves it.
     pub fn sync(&self) -> Result<()> {
         let mut volume = self.sync_lock()?;
         match self.may_sync(&volume)? {
             Some(nothing_to_do) => Ok(nothing_to_do),
+            None if self.activity() == Activity::Resting => self.write_as_unmounted(&mut volume),
             None => self.write_checkpoint(&mut volume).map_err(to_errno),
         }
-    }
-
-    /// Makes everything durable and leaves the volume on the device as an unmount does, after the front end has become
-    /// read-only. Later changes are possible.
-    pub fn rest(&self) -> Result<()> {
-        let mut volume = self.sync_lock()?;
-        if let Some(nothing_to_do) = self.may_sync(&volume)? {
-            return Ok(nothing_to_do);
-        }
-        let pending = volume.begin_unmount();
-        self.settle(&mut volume, pending).map_err(to_errno)
     }
 
     fn write_checkpoint(&self, volume: &mut Writing<'_>) -> f2fs::Result<()> {
@@ -119,7 +109,7 @@ impl FileSystem {
 
     /// Returns `None` if there may be something to make durable, and `Some` if there cannot be. Fails if
     /// earlier changes may be lost.
-    fn may_sync(&self, volume: &Engine) -> Result<Option<()>> {
+    pub(super) fn may_sync(&self, volume: &Engine) -> Result<Option<()>> {
         match volume.read_only_reason() {
             _ if self.settings.read_only || !self.settings.checkpoints => Ok(Some(())),
             Some(_) => Err(Errno::IO),
@@ -127,21 +117,39 @@ impl FileSystem {
         }
     }
 
-    /// Cleans one section if that is worthwhile; called in idle times. It does not count as a request.
+    /// Cleans one section if that is worthwhile; called in idle times. It does not count as a request. It breaks off if
+    /// another writer waits for the volume.
     pub fn clean_in_idle_time(&self) -> Result<()> {
         if !self.settings.checkpoints {
             return Ok(());
         }
         let mut volume = self.quiet_write_lock()?;
-        if volume.read_only_reason().is_none() && volume.is_fragmented() {
-            let pending = volume.begin_clean_a_little(self.settings.cleaning);
-            self.settle(&mut volume, pending).map_err(to_errno)?;
+        if self.activity() == Activity::Resting
+            || volume.read_only_reason().is_some()
+            || !volume.is_fragmented()
+        {
+            return Ok(());
+        }
+        let mut next = volume.begin_clean_a_little(self.settings.cleaning).map_err(to_errno)?;
+        while let Some(pending) = next {
+            let outcome = volume.let_readers_in(|| pending.run())?;
+            // One of the writers is this one.
+            next = match self.volume.writers() > 1 {
+                true => volume.finish_without_cleaning(outcome),
+                false => volume.finish(outcome),
+            }
+            .map_err(to_errno)?;
         }
         Ok(())
     }
 
-    /// Issues up to `requests` pending discards without locking the volume. Returns true if there are more.
+    /// Issues up to `requests` pending discards without locking the volume. Returns true if there are more. At
+    /// [rest](Self::rest) they wait for the next change or the unmount.
     pub fn issue_discards(&self, requests: u32) -> bool {
+        self.activity() == Activity::Active && self.issue_some(requests)
+    }
+
+    fn issue_some(&self, requests: u32) -> bool {
         // After an error of the device the others are not issued for now; no caller waits for them.
         (0..requests).all(|_| self.discards().issue().is_ok_and(|blocks| blocks > 0))
             && !self.discards().is_empty()
@@ -226,6 +234,15 @@ impl FileSystem {
         self.settle(volume, upkeep).map_err(to_errno)
     }
 
+    /// As [`between_parts`](Self::between_parts), in an operation that frees space: that the upkeep finds none does not
+    /// end it.
+    pub(super) fn between_freed_parts(&self, volume: &mut Writing<'_>) -> Result<()> {
+        match self.between_parts(volume) {
+            Err(Errno::NOSPC) => Ok(()),
+            done => done,
+        }
+    }
+
     /// Ends the mount: frees unlinked inodes, makes everything durable, marks the volume as cleanly
     /// unmounted, and closes its devices. A second call does nothing.
     pub fn unmount(&self) -> Result<(), f2fs::Error> {
@@ -244,7 +261,7 @@ impl FileSystem {
     fn close_volume(&self, mut volume: Engine) -> Result<(), f2fs::Error> {
         let ended = if volume.read_only_reason().is_some() { Ok(()) } else { self.leave_clean(&mut volume) };
         let until = Instant::now() + LAST_DISCARDS;
-        while volume.read_only_reason().is_none() && Instant::now() < until && self.issue_discards(1) {}
+        while volume.read_only_reason().is_none() && Instant::now() < until && self.issue_some(1) {}
         // From here on only the volume uses the device.
         self.discards().stop();
         let met_damage = volume.io().met_damage();

@@ -19,12 +19,13 @@ use f2fs::{
     format::checkpoint::Flags,
     units::{Ino, Nid, Time},
 };
+use rustix::fs::RenameFlags;
 
 use super::{
     Change, FileSystem, Result, Settings, WriteMode,
     tests::{format, mounted},
 };
-use crate::{Credentials, Errno, OpenFor, SyncScope};
+use crate::{Credentials, Errno, OpenFor, SyncScope, ioctl::Request};
 
 const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
 
@@ -294,6 +295,22 @@ fn on_full_host(settings: Settings, on_error: OnError) -> (Arc<AtomicBool>, File
     let options = Options { cache_bytes: 128 << 10, on_error, ..Options::new(Time::default) };
     let volume = Engine::open(Arc::new(device), options).unwrap();
     (switch, FileSystem::new(volume, Weak::new(), settings), ino)
+}
+
+/// The parts of a long hole, and a rename over a file, free space as well.
+#[test]
+fn an_upkeep_that_finds_no_space_ends_no_long_hole_and_refuses_no_replacement() {
+    let failing = Failing::by(Damage::NoSpace);
+    let Failing { fs, other, .. } = &failing;
+    let root = fs.root().unwrap();
+    fs.allocate(ROOT_USER, *other, 0, 200 << 20, 3).unwrap();
+    let request = Request::ReleaseSaved;
+    // The answer is that of a volume without compression.
+    assert_eq!(fs.ioctl(ROOT_USER, *other, OpenFor::Writing, &request).map(drop), Err(Errno::OPNOTSUPP));
+    fs.rename(ROOT_USER, (root, b"0"), (root, b"other"), RenameFlags::empty()).unwrap();
+    assert_eq!(fs.lookup(root, b"0").map(drop), Err(Errno::NOENT));
+    failing.mend();
+    fs.unmount().unwrap();
 }
 
 /// Removing files is the way out of a lack of space.

@@ -6,7 +6,7 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Credentials, FileSystem, OpenFor, Result, to_errno};
+use super::{Credentials, FileSystem, Limits, OpenFor, Result, to_errno};
 use crate::{
     Errno,
     credentials::Capability,
@@ -41,7 +41,8 @@ impl FileSystem {
                 if self.inodes.writers(ino) > u32::from(open_for == OpenFor::Writing) {
                     return Err(Errno::BUSY);
                 }
-                return self.change_saved(self.write_lock()?, ino, SavedBlocks::Released).map(blocks);
+                let volume = self.lock_to_free(Limits::Enforced)?;
+                return self.change_saved(volume, ino, SavedBlocks::Released).map(blocks);
             }
             Request::ReserveSaved => {
                 return self

@@ -225,7 +225,11 @@ impl FileSystem {
             flags if flags.is_empty() => RenameMode::Replace,
             _ => return Err(Errno::INVAL),
         };
-        let mut volume = self.write_lock_for(caller)?;
+        let mut volume = match mode {
+            // It may free the target.
+            RenameMode::Replace if !leaves_whiteout => self.lock_to_free(self.limits_for(caller))?,
+            _ => self.write_lock_for(caller)?,
+        };
         if mode == RenameMode::Replace {
             self.hold_target(&mut volume, to_dir, to)?;
         }
