@@ -10,17 +10,15 @@
 //! A directory's own permissions and times are set when the sink leaves it, as late as possible. Metadata
 //! that the host refuses is reported as a separate loss of its entry.
 
+mod ownership;
+
 use std::{
     borrow::Cow,
     ffi::OsStr,
-    fs::{File, Permissions},
     io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::{
-            ffi::OsStrExt,
-            fs::{PermissionsExt, fchown},
-        },
+        unix::ffi::OsStrExt,
     },
     path::Path,
 };
@@ -32,6 +30,7 @@ use rustix::{
     process::{Gid, Uid},
 };
 
+use self::ownership::{owner_of, set_owner, set_permissions};
 use super::{Owners, Replacement, shown};
 use crate::{
     Entry, Kind, Metadata,
@@ -314,7 +313,7 @@ impl DirSink {
         let owner = made.as_ref().map(|made| (made.st_uid, made.st_gid));
         let mut given = self.owners;
         if given == Owners::Entry && owner != Some((meta.uid, meta.gid)) {
-            if let Err(errno) = owner_of(meta).and_then(|(uid, gid)| set_owner(fd, uid, gid)) {
+            if let Err(errno) = owner_of(meta).and_then(|owner| set_owner(fd, owner)) {
                 given = Owners::Caller;
                 self.lose(path, &format!("its owner {}:{}", meta.uid, meta.gid), errno);
             }
@@ -390,9 +389,11 @@ impl DirSink {
         }
         let mut given = self.owners;
         if given == Owners::Entry && (made.st_uid, made.st_gid) != (meta.uid, meta.gid) {
-            let set = |uid, gid| host::chownat(&node, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
-            let owner = owner_of(meta);
-            if let Err(errno) = owner.and_then(|(uid, gid)| set(Uid::from_raw(uid), Gid::from_raw(gid))) {
+            let set = |(uid, gid)| {
+                let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+                host::chownat(&node, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
+            };
+            if let Err(errno) = owner_of(meta).and_then(set) {
                 given = Owners::Caller;
                 self.lose(path, &format!("its owner {}:{}", meta.uid, meta.gid), errno);
             }
@@ -570,28 +571,6 @@ fn times_of(stat: &Stat) -> Timestamps {
         last_access: time(stat.st_atime, stat.st_atime_nsec),
         last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
     }
-}
-
-/// Returns the owner and the group of an entry. Fails for a number that stands for no change in the system calls: the
-/// entry would stay with its maker, and keep its set-id bits.
-fn owner_of(meta: &Metadata) -> std::result::Result<(u32, u32), Errno> {
-    if meta.uid == u32::MAX || meta.gid == u32::MAX { Err(Errno::INVAL) } else { Ok((meta.uid, meta.gid)) }
-}
-
-/// Sets owner and group through the C library. fakeroot and pseudo wrap its function, but not the system call
-/// that rustix makes.
-fn set_owner(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> std::result::Result<(), Errno> {
-    fchown(fd, Some(uid), Some(gid)).map_err(|error| errno_of(&error))
-}
-
-/// Sets permissions through the C library, for the same reason as [`set_owner`].
-fn set_permissions(fd: BorrowedFd<'_>, permissions: u16) -> std::result::Result<(), Errno> {
-    let set = |file: File| file.set_permissions(Permissions::from_mode(permissions.into()));
-    fd.try_clone_to_owned().map(File::from).and_then(set).map_err(|error| errno_of(&error))
-}
-
-fn errno_of(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 fn times(meta: &Metadata) -> Timestamps {

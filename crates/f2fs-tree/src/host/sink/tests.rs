@@ -13,7 +13,7 @@ fn an_entry_that_took_the_name_of_a_new_node_is_not_changed() {
     let mut sink = DirSink::new(&out, Owners::Caller).expect("a directory");
     fs::hard_link(&canary, out.join("link")).expect("a second name");
     symlink(&canary, out.join("symlink")).expect("a link");
-    File::create(out.join("file")).expect("a file");
+    fs::File::create(out.join("file")).expect("a file");
     for name in ["link", "symlink", "file"] {
         let meta = Metadata { permissions: 0o777, ..Metadata::default() };
         let entry = Entry { path: name.into(), kind: Kind::Fifo, meta };
