@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io,
+    io, iter,
     path::Path,
 };
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     content::{SplitMix, noise},
-    pattern::RecordFile,
+    pattern::{Order, RecordFile},
 };
 
 /// Overwrites of an existing file, one record after the other.
@@ -40,6 +40,28 @@ pub enum Course {
         /// Seed of the choice.
         seed: u64,
     },
+    /// Random, each record once; after the last record, the same order again.
+    Shuffled {
+        /// Seed of the order.
+        seed: u64,
+    },
+}
+
+impl Course {
+    /// Returns the numbers of the records, without end.
+    fn of(self, records: u64) -> Box<dyn Iterator<Item = u64>> {
+        match self {
+            Course::Round => Box::new((0..records).cycle()),
+            Course::Anywhere { seed } => {
+                let mut random = SplitMix(seed);
+                Box::new(iter::repeat_with(move || random.next() % records))
+            }
+            Course::Shuffled { seed } => {
+                let order: Vec<u64> = Order::Random { seed }.of(records).collect();
+                Box::new(order.into_iter().cycle())
+            }
+        }
+    }
 }
 
 impl Overwrites {
@@ -68,14 +90,9 @@ impl Overwrites {
         }
         let records = self.file_bytes / length;
         let mut record = vec![0; self.record_bytes as usize];
-        let mut random = match self.course {
-            Course::Round => None,
-            Course::Anywhere { seed } => Some(SplitMix(seed)),
-        };
         let mut times = Vec::new();
         let mut before = clock(file);
-        for write in 0..self.writes {
-            let n = random.as_mut().map_or(write, SplitMix::next) % records;
+        for (write, n) in (0..self.writes).zip(self.course.of(records)) {
             // Always differs from the present content.
             noise(write, &mut record);
             file.write_record(&record, n * length)?;
@@ -146,6 +163,17 @@ mod tests {
         assert_eq!(random(1), random(1));
         assert_ne!(random(1), random(2));
         assert!(random(1).iter().all(|n| *n < 4));
+    }
+
+    #[test]
+    fn a_shuffled_course_takes_each_record_once_before_it_repeats() {
+        let order = |seed| Course::Shuffled { seed }.of(100).take(200).collect::<Vec<u64>>();
+        let (first, second) = (order(1)[..100].to_vec(), order(1)[100..].to_vec());
+        assert_eq!(first, second);
+        assert_ne!(order(1), order(2));
+        let mut sorted = first;
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..100).collect::<Vec<u64>>());
     }
 
     #[test]

@@ -192,7 +192,8 @@ fn fill(record: &mut [u8], n: u64, version: Version) {
 }
 
 impl Order {
-    fn of(self, records: u64) -> Box<dyn Iterator<Item = u64>> {
+    /// Returns the numbers of the records.
+    pub(crate) fn of(self, records: u64) -> Box<dyn Iterator<Item = u64>> {
         match self {
             Order::Sequential => Box::new(0..records),
             Order::Random { seed } => {

@@ -44,6 +44,8 @@ impl Expected {
                 2 * (scale.image_bytes + scale.archive_bytes) + 2 * tree
             }
             Experiment::Latency => 3 * plan.card_bytes.unwrap_or(scale.timed_card_bytes),
+            // Four levels of ten runs, each of a sixth of the space.
+            Experiment::Utilization => 8 * scale.timed_card_bytes,
             _ => 2 * scale.buffered_bytes,
         };
         let card_bytes = plan.card_bytes.or(plan.profile_of(cell).ok().map(|card| card.size_bytes));

@@ -10,6 +10,7 @@ mod latency;
 mod own;
 mod steady;
 mod unit;
+mod utilization;
 mod workloads;
 
 use flash::latency::Latencies;
@@ -20,7 +21,7 @@ use guest::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::{own::OwnRun, steady::SteadyState, unit::Unit};
+pub use self::{own::OwnRun, steady::SteadyState, unit::Unit, utilization::levels_percent};
 use crate::{
     plan::{Age, Rounds},
     sample::Sample,
@@ -53,6 +54,8 @@ pub enum Experiment {
     Own,
     /// 11: an fsync after each random write of 4 KiB, on files of 1 to 32 MiB.
     FsyncSizes,
+    /// 12: random writes of 4 KiB on a file system that is 80 to 97.5 % full (Lee and others, FAST '15).
+    Utilization,
 }
 
 /// A part of an experiment: one figure.
@@ -137,7 +140,7 @@ impl Phase {
 
 impl Experiment {
     /// All experiments in the order of their numbers.
-    pub const ALL: [Experiment; 8] = [
+    pub const ALL: [Experiment; 9] = [
         Experiment::BufferedWrite,
         Experiment::WriteFsync,
         Experiment::Mount,
@@ -146,6 +149,7 @@ impl Experiment {
         Experiment::Copy,
         Experiment::Latency,
         Experiment::FsyncSizes,
+        Experiment::Utilization,
     ];
 
     /// Default experiments of a study.
@@ -169,6 +173,7 @@ impl Experiment {
             Experiment::Latency => 8,
             Experiment::Own => 10,
             Experiment::FsyncSizes => 11,
+            Experiment::Utilization => 12,
         }
     }
 
@@ -184,6 +189,7 @@ impl Experiment {
             Experiment::Latency => "latency",
             Experiment::Own => "own",
             Experiment::FsyncSizes => "fsync_sizes",
+            Experiment::Utilization => "utilization",
         }
     }
 
@@ -199,6 +205,7 @@ impl Experiment {
             Experiment::Latency => "Latency of durable 4 KiB writes over a dirty file system, mean",
             Experiment::Own => "A user's workload, until it is on the card",
             Experiment::FsyncSizes => "Random write and fsync, 4 KiB records, by the size of the file",
+            Experiment::Utilization => "Random write, 4 KiB records, by the share of the space that is full",
         }
     }
 
@@ -253,6 +260,7 @@ impl Experiment {
                 }
             }
             Experiment::FsyncSizes => fsync_sizes::PARTS,
+            Experiment::Utilization => utilization::PARTS,
             Experiment::Latency => {
                 const {
                     &[
@@ -283,10 +291,10 @@ impl Experiment {
         (self == Experiment::Latency).then(|| latency::full_percent(kind))
     }
 
-    /// Returns true if it is repeated in real time for its costs. Single writes are timed only on the card's clock, and
-    /// the costs of an fsync are those of experiment 2.
+    /// Returns true if it is repeated in real time for its costs. Single writes are timed only on the card's clock, the
+    /// costs of an fsync are those of experiment 2, and those of a write those of experiment 1.
     pub fn has_costs(self) -> bool {
-        !matches!(self, Experiment::Latency | Experiment::FsyncSizes)
+        !matches!(self, Experiment::Latency | Experiment::FsyncSizes | Experiment::Utilization)
     }
 
     /// Runs the experiment on a newly formatted target. Passes each finished part to `done`, so that a later
@@ -315,6 +323,7 @@ impl Experiment {
             Experiment::Latency => bench.latencies(&scale),
             Experiment::Own => bench.own(),
             Experiment::FsyncSizes => bench.fsync_sizes(),
+            Experiment::Utilization => bench.utilization(&scale),
         }?;
         bench.check_aged()
     }
@@ -446,24 +455,24 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Times operations. If the last one is a sync, records the time before it, too.
+    /// Times operations. If the last one is their only sync, records the time before it, too.
     fn timed(&mut self, part: &Part, records: u64, ops: &[Op]) -> Result<Phase, Failure> {
         let before = self.target.counters();
         let mut totals = Totals::default();
         let (mut started_ns, mut duration_ns, mut returned_ns) = (None, 0, None);
-        let (mut latencies, mut progress_ns, mut said) = (None, Vec::new(), None);
+        let (mut times, mut said) = (Vec::new(), None);
         let mut cpu_ns = Some(0);
+        let has_one_sync = ops.iter().filter(|op| **op == Op::Sync).count() == 1;
         for op in ops {
-            if *op == Op::Sync && returned_ns.is_none() {
+            if *op == Op::Sync && has_one_sync {
                 returned_ns = Some(duration_ns);
             }
             let measured = self.target.run(op)?;
             started_ns.get_or_insert(measured.started_ns);
             duration_ns += measured.duration_ns();
             totals.add(&measured.totals);
-            if let Some(Answer::Times(times)) = &measured.answer {
-                latencies = Some(latency::distribution(times));
-                progress_ns = latency::progress(times);
+            if let Some(Answer::Times(more)) = &measured.answer {
+                times.extend_from_slice(more);
             }
             if let Some(Answer::Output { code, stdout, stderr }) = &measured.answer {
                 said = Some(own::output(*code, stdout, stderr)?);
@@ -481,8 +490,8 @@ impl Bench<'_> {
             duration_ns,
             returned_ns,
             records,
-            latencies,
-            progress_ns,
+            latencies: (!times.is_empty()).then(|| latency::distribution(&times)),
+            progress_ns: latency::progress(&times),
             totals,
             flash,
             cost: cpu_ns.map(|cpu_ns| Cost { cpu_ns, memory_bytes }),

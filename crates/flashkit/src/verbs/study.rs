@@ -47,8 +47,7 @@ use crate::{failure, notice::notice, render, size, suggested::Suggested};
   flashkit study --card survey-class10 --card my-card.toml
   flashkit study --cell mount.nilfs2.desktop
   flashkit study --matrix matrix.toml --list | parallel flashkit study --matrix matrix.toml --cell
-  flashkit study --steady --fs flashkit-fuse --fs f2fs
-  flashkit study --equal-terms -e write_fsync
+  flashkit study --equal-terms --steady --fs flashkit-fuse --fs f2fs
   flashkit study --card survey-class4 --tune --size 16M -o tuned
   flashkit study --fio job.fio --fs ext4 --fs f2fs:mode=lfs
   flashkit study -e 9 --fs flashkit --fs ext4:data=writeback --cuts 200
@@ -57,9 +56,10 @@ use crate::{failure, notice::notice, render, size, suggested::Suggested};
 Experiments, by name or number:
   1 buffered_write   2 write_fsync   3 mount   4 buffered_read   7 copy
   5 workloads (only if named; SQLite, a phone, a kernel's sources unpacked and compiled)
-  8 latency (only if named; jffs2 and ubifs on bare flash, the others on a card that is 95 % full)
+  8 latency (only if named; jffs2, ubifs on bare flash, the others on a card that is 95 % full)
   9 power_cuts (only by itself; the promises that each file system keeps when the power is cut)
   11 fsync_sizes (only if named; random writes with fsync on files of 1 to 32 MiB)
+  12 utilization (only if named; random writes on a file system that is 80 to 97.5 % full)
 
 Finished results are kept: the same call continues where it stopped, in experiment 9 after the last cut.")]
 pub struct Args {

@@ -175,3 +175,20 @@ fn the_number_of_cells_is_limited() {
     let error = parse(1025).unwrap_err().to_string();
     assert!(error.contains("it has 1049600 cells, at most 1048576 are possible"), "{error}");
 }
+
+#[test]
+fn each_paper_has_a_matrix_and_a_page() {
+    let papers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../papers");
+    let folders = fs::read_dir(&papers).unwrap().map(|entry| entry.unwrap().path());
+    let folders: Vec<PathBuf> = folders.filter(|path| path.is_dir()).collect();
+    assert!(folders.len() >= 2, "{folders:?}");
+    let list = fs::read_to_string(papers.join("README.md")).unwrap();
+    for folder in folders {
+        let matrix = Matrix::read(&folder.join("matrix.toml"), Reach::Anywhere).unwrap();
+        let plan = matrix.plan(Some(guest()), papers.clone(), 1);
+        assert!(plan.cells.iter().any(|cell| cell.file_system.kind == OURS), "{}", folder.display());
+        assert!(plan.cells.iter().any(|cell| cell.file_system.kind != OURS), "{}", folder.display());
+        let name = folder.file_name().unwrap().to_string_lossy();
+        assert!(folder.join("README.md").is_file() && list.contains(&*name), "{name}");
+    }
+}

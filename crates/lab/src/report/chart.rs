@@ -1,6 +1,6 @@
 //! Charts as SVG. Colours are variables of the page, so that one drawing works in light and dark mode.
 
-use std::error::Error;
+use std::{error::Error, ops::Range};
 
 use plotters::{
     backend::SVGBackend,
@@ -228,15 +228,25 @@ pub fn log_curves(about: &str, curves: &[Curve], marks: &[Mark]) -> Result<Strin
 /// # Errors
 /// Errors of the drawing library.
 pub fn curves(about: &str, curves: &[Curve]) -> Result<String, Box<dyn Error>> {
-    let most = |value: fn(&(f64, f64)) -> f64| {
-        let most = curves.iter().flat_map(|it| it.points.iter().map(value)).fold(0.0, f64::max);
-        if most > 0.0 { most * 1.05 } else { 1.0 }
-    };
-    let (x, y) = (most(|point| point.0), most(|point| point.1));
+    curves_between(about, curves, 0.0..above(curves, |point| point.0))
+}
+
+/// Returns a value above all of the curves' points.
+fn above(curves: &[Curve], value: fn(&(f64, f64)) -> f64) -> f64 {
+    let most = curves.iter().flat_map(|it| it.points.iter().map(value)).fold(0.0, f64::max);
+    if most > 0.0 { most * 1.05 } else { 1.0 }
+}
+
+/// Draws curves with linear axes: the horizontal one over a range, the vertical one from zero on.
+///
+/// # Errors
+/// Errors of the drawing library.
+pub fn curves_between(about: &str, curves: &[Curve], x: Range<f64>) -> Result<String, Box<dyn Error>> {
+    let y = above(curves, |point| point.1);
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, CURVES_HEIGHT)).into_drawing_area();
-        let mut chart = frame(&root).build_cartesian_2d(0.0..x, 0.0..y)?;
+        let mut chart = frame(&root).build_cartesian_2d(x, 0.0..y)?;
         let label = |value: &f64| super::shown(*value);
         mesh!(chart, label, label);
         for curve in curves {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{
     COMPARISONS, Comparison, Figure, Lead, Row, Sheet,
     chart::{self, Axis, Bar, CAUSES_MAX, Owner, Stack},
-    ink, is_mixed, latency, lines, sheets, shown, tally, tally_with_cpu,
+    ink, is_mixed, latency, lines, sheets, shown, tally, tally_with_cpu, utilization,
     verdict::verdicts,
 };
 use crate::{
@@ -212,7 +212,15 @@ fn view(sheets: &[Sheet], n: usize, address: Address<'_>) -> Result<View, Box<dy
     let sheet = &sheets[n];
     let times = times(sheet);
     let has_times = !times.is_empty();
-    let charts = if times.is_empty() { bars(sheet)? } else { curves(sheet)? };
+    let has_curves = has_times || utilization::has_curves(sheet);
+    let charts = match has_times {
+        true => curves(sheet)?,
+        false if has_curves => {
+            let charts = utilization::charts(sheet)?;
+            charts.into_iter().map(|(title, svg)| Chart::new(title, svg)).collect()
+        }
+        false => bars(sheet)?,
+    };
     let rows = sheet.rows.iter().enumerate();
     let key = rows.map(|(n, row)| Key { colour: chart::colour(row.owner(n)), name: row.name.clone() });
     Ok(View {
@@ -221,7 +229,7 @@ fn view(sheets: &[Sheet], n: usize, address: Address<'_>) -> Result<View, Box<dy
         machine: sheet.machine.clone(),
         profile: if is_mixed(sheets) { format!("{}, {}", sheet.card(), sheet.setup()) } else { sheet.card() },
         charts,
-        key: if times.is_empty() { Vec::new() } else { key.collect() },
+        key: if has_curves { key.collect() } else { Vec::new() },
         times,
         tables: if has_times { Vec::new() } else { tables(sheet) },
         rows: sheet.rows.iter().map(|row| line(row, address)).collect(),

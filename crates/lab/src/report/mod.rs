@@ -11,6 +11,7 @@ mod lead;
 mod since;
 mod text;
 mod tuning;
+mod utilization;
 mod verdict;
 
 use std::collections::BTreeMap;

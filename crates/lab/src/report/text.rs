@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     COMPARISONS, Comparison, Figure, Row, Sheet, Standing, is_mixed, lines, shown, tally, tally_with_cpu,
-    verdicts,
+    utilization, verdicts,
 };
 use crate::{check::Check, experiment::Phase, preset::Preset};
 
@@ -36,6 +36,9 @@ fn table(sheet: &Sheet, setup: &str, out: &mut String) {
     }
     if single_writes.is_empty() {
         units(sheet, out);
+    }
+    if utilization::has_curves(sheet) {
+        amplifications(sheet, out);
     }
     if rows.iter().any(Row::has_costs) {
         costs(sheet, out);
@@ -127,6 +130,20 @@ fn units(sheet: &Sheet, out: &mut String) {
         cells.insert(0, head);
         aligned(&cells, out);
     }
+}
+
+/// Prints the bytes that a file system writes to the card for each byte of the program.
+fn amplifications(sheet: &Sheet, out: &mut String) {
+    let titles = sheet.parts().iter().map(|part| part.title.to_owned());
+    let mut cells = vec![["written for each byte".to_owned()].into_iter().chain(titles).collect()];
+    for row in &sheet.rows {
+        let figure = |figure: &Option<Figure>| match figure {
+            Some(figure) => format!("{:.2}", utilization::amplification(&figure.phase)),
+            None => "-".into(),
+        };
+        cells.push([row.name.clone()].into_iter().chain(row.figures.iter().map(figure)).collect());
+    }
+    aligned(&cells, out);
 }
 
 /// Prints the costs of the machine by file system: for each part the processor time of a record, and the figure with
