@@ -20,4 +20,12 @@ impl Bitmap {
         *word |= bit;
         was
     }
+
+    /// Returns the blocks whose bits are set, in order.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockAddr> + '_ {
+        let words = (0u32..).step_by(64).zip(&self.0).filter(|(_, word)| **word != 0);
+        words.flat_map(|(first, word)| {
+            (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| BlockAddr(first + bit))
+        })
+    }
 }

@@ -37,29 +37,46 @@ struct Claim {
     index: u16,
 }
 
-/// All claims on the blocks of a volume.
-pub(crate) struct Claims {
-    claimed: Bitmap,
-    /// Blocks with several claims, and the best one.
-    contested: FxHashMap<u32, Option<Claim>>,
+/// The claimant that has a block which several claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owner {
+    addr: u32,
+    /// Its inode, node and index, as in [`Claim`].
+    inode: u32,
+    nid: u32,
+    index: u16,
 }
 
+/// The owners of the blocks of a volume that several claim, in the order of their addresses.
+pub(crate) struct Claims(Vec<Owner>);
+
+/// The best claims on some of these blocks, by their addresses.
+type Best = FxHashMap<u32, Option<Claim>>;
+
+/// Memory of one of them in bytes, with the room that a table leaves free.
+const BEST_BYTES: usize = 64;
+
+/// Minimum number of blocks that are decided at once.
+const WINDOW_MIN: usize = 64;
+
 impl Claims {
-    /// Collects the claims of inodes, given by the indices of their versions.
+    /// Collects the claims of inodes, given by the indices of their versions. Blocks with several claims are decided in the
+    /// order of their addresses, as many at once as `memory_bytes` hold.
     pub(crate) fn collect(
         nodes: Nodes<'_>,
         summaries: &Summaries,
         inodes: &[u32],
+        memory_bytes: usize,
         progress: &mut dyn FnMut(Progress),
     ) -> Claims {
-        let mut claims =
-            Claims { claimed: Bitmap::new(nodes.shape.blocks.end), contested: FxHashMap::default() };
+        let blocks = nodes.shape.blocks.end;
+        let (mut claimed, mut contested) = (Bitmap::new(blocks), Bitmap::new(blocks));
         let bytes = nodes.shape.block_size().bytes() as u64;
         // In the order of their addresses.
         let mut order = inodes.to_vec();
         order.sort_unstable_by_key(|index| nodes.versions.get(*index).addr());
         for group in nodes.versions.groups() {
-            claims.claimed.set(nodes.versions.get(group.start).addr());
+            claimed.set(nodes.versions.get(group.start).addr());
         }
         let mut report = |done: usize| {
             let (done_bytes, total_bytes) = (done as u64 * bytes, order.len() as u64 * bytes);
@@ -70,43 +87,55 @@ impl Claims {
                 report(done);
             }
             for_each_addr(nodes, *index, |_, addr, _, _| {
-                if claims.claimed.set(addr) {
-                    claims.contested.insert(addr.0, None);
+                if claimed.set(addr) {
+                    contested.set(addr);
                 }
             });
         }
         report(order.len());
-        if !claims.contested.is_empty() {
-            claims.decide(nodes, summaries, &order);
+        drop(claimed);
+        let window = (memory_bytes / BEST_BYTES).max(WINDOW_MIN);
+        let mut owners = Vec::new();
+        let mut blocks = contested.blocks().peekable();
+        while blocks.peek().is_some() {
+            let mut best: Best = blocks.by_ref().take(window).map(|addr| (addr.0, None)).collect();
+            decide(&mut best, nodes, summaries, &order);
+            let before = owners.len();
+            owners.extend(best.into_iter().filter_map(|(addr, best)| {
+                best.map(|Claim { inode, nid, index, .. }| Owner { addr, inode, nid, index })
+            }));
+            owners[before..].sort_unstable_by_key(|owner| owner.addr);
         }
-        claims
-    }
-
-    fn decide(&mut self, nodes: Nodes<'_>, summaries: &Summaries, order: &[u32]) {
-        for group in nodes.versions.groups() {
-            let version = nodes.versions.get(group.start);
-            if let Some(best) = self.contested.get_mut(&version.addr().0) {
-                let owner = summaries.owner(nodes.shape, version.addr());
-                let is_named = matches!(owner, Some(Owned::Node(owner)) if owner.nid.0 == version.nid);
-                *best = (*best).max(Some(Claim { is_named, ..node_claim(version) }));
-            }
-        }
-        for index in order {
-            for_each_addr(nodes, *index, |inode, addr, nid, index| {
-                if let Some(best) = self.contested.get_mut(&addr.0) {
-                    let owner = summaries.owner(nodes.shape, addr);
-                    let is_named = matches!(owner, Some(Owned::Data(owner))
-                        if owner.nid == nid && owner.offset == index);
-                    *best = (*best).max(Some(Claim { is_named, ..claim(inode, nid, index) }));
-                }
-            });
-        }
+        Claims(owners)
     }
 
     /// Returns true if a block belongs to another claimant than this place of a file.
     pub(crate) fn is_of_another(&self, inode: &Inode, addr: BlockAddr, nid: Nid, index: u16) -> bool {
-        let Some(Some(best)) = self.contested.get(&addr.0) else { return false };
-        (best.inode, best.nid, best.index) != (inode.version.addr().0, nid.0, index)
+        let Ok(at) = self.0.binary_search_by_key(&addr.0, |owner| owner.addr) else { return false };
+        let owner = self.0[at];
+        (owner.inode, owner.nid, owner.index) != (inode.version.addr().0, nid.0, index)
+    }
+}
+
+/// Finds the best claim on each of these blocks.
+fn decide(best: &mut Best, nodes: Nodes<'_>, summaries: &Summaries, order: &[u32]) {
+    for group in nodes.versions.groups() {
+        let version = nodes.versions.get(group.start);
+        if let Some(best) = best.get_mut(&version.addr().0) {
+            let owner = summaries.owner(nodes.shape, version.addr());
+            let is_named = matches!(owner, Some(Owned::Node(owner)) if owner.nid.0 == version.nid);
+            *best = (*best).max(Some(Claim { is_named, ..node_claim(version) }));
+        }
+    }
+    for index in order {
+        for_each_addr(nodes, *index, |inode, addr, nid, index| {
+            if let Some(best) = best.get_mut(&addr.0) {
+                let owner = summaries.owner(nodes.shape, addr);
+                let is_named = matches!(owner, Some(Owned::Data(owner))
+                    if owner.nid == nid && owner.offset == index);
+                *best = (*best).max(Some(Claim { is_named, ..claim(inode, nid, index) }));
+            }
+        });
     }
 }
 
@@ -146,5 +175,44 @@ fn for_each_addr(nodes: Nodes<'_>, index: u32, mut each: impl FnMut(&Inode, Bloc
     let Ok(inode) = nodes.inode(index) else { return };
     for piece in &pieces(nodes, &inode).all {
         piece.for_each_addr(|addr, nid, index| each(&inode, addr, nid, index));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use block::MemoryDevice;
+    use f2fs::{OpenOptions, mkfs, units::Time};
+
+    use crate::{Options, RemovedFiles, rescue::rescue};
+
+    #[test]
+    fn blocks_that_several_files_claim_are_decided_in_parts() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let options = mkfs::Options::new([0x5A; 16]);
+        let volume =
+            OpenOptions::new().clock(Time::default).make(device.clone(), &options).expect("a volume");
+        for n in 0..9 {
+            volume.write(format!("/old-{n}"), vec![7; 2 << 20]).expect("room");
+        }
+        volume.sync().expect("in memory");
+        (0..9).for_each(|n| volume.remove_file(format!("/old-{n}")).expect("it is there"));
+        // Others use the blocks again, and other numbers of inodes.
+        for round in 0..3 {
+            let path = |n: u32| format!("/new-{round}-{n}");
+            let full =
+                (0..).find(|n| volume.write(path(*n), vec![8; 60_000]).is_err()).expect("it is finite");
+            (0..=full).for_each(|n| drop(volume.remove_file(path(n))));
+        }
+        volume.close().expect("in memory");
+        let [at_once, in_parts] = [1 << 30, 1 << 17].map(|memory_bytes| {
+            let options = Options { removed: RemovedFiles::Collect, memory_bytes, ..Options::default() };
+            let rescue = rescue(device.clone(), &options, &mut |_| {}).expect("nodes");
+            rescue.removed.expect("they were asked for").1.0
+        });
+        assert!(at_once.len() > 256, "{}", at_once.len());
+        assert!(at_once.is_sorted_by_key(|owner| owner.addr));
+        assert!(at_once == in_parts);
     }
 }

@@ -105,7 +105,7 @@ pub fn rescue(
     }
     let present = present(&scanned.versions);
     let nodes = Nodes { shape: &shape, versions: &scanned.versions };
-    let claims = Claims::collect(nodes, &summaries, &present, progress);
+    let claims = Claims::collect(nodes, &summaries, &present, options.memory_bytes / 16, progress);
     let other_owner = if options.as_of.is_some() { OtherOwner::Reuse } else { OtherOwner::Doubt };
     let on_blocks = tree::Evidence { summaries: &summaries, claims: &claims, other_owner };
     let tree = Builder::new(&shape, on_blocks, &mut scanned.versions, progress).build();
@@ -113,7 +113,7 @@ pub fn rescue(
         let removed = Removed::collect(&mut scanned.versions, shape.root().0);
         let all = [present, removed.inodes.clone()].concat();
         let nodes = Nodes { shape: &shape, versions: &scanned.versions };
-        let claims = Claims::collect(nodes, &summaries, &all, progress);
+        let claims = Claims::collect(nodes, &summaries, &all, options.memory_bytes / 16, progress);
         (removed, claims)
     });
     let facts = facts(&shape, evidence.as_ref(), &scanned, &tree);
