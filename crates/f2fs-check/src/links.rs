@@ -135,14 +135,16 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that an orphan was removed: a list that is damaged must not remove files. Names are found elsewhere.
+    /// Checks that an orphan was removed: a list that is damaged must not remove files. Names are found elsewhere. An inode
+    /// that never had a name may have links: its creation failed in Linux.
     fn check_orphan(&mut self, nid: Nid, entry: Entry) {
         let skipped = fact::BROKEN | fact::HIDDEN | fact::INVALID | fact::REACHED;
         if !self.table.has(entry, fact::ORPHAN) || self.table.has(entry, skipped) {
             return;
         }
         let ino = Ino::from(nid);
-        let links = self.inode_of(ino).map_or(0, |inode| inode.head().links.get());
+        let named = self.inode_of(ino).filter(|inode| !inode.last_name().is_empty());
+        let links = named.map_or(0, |inode| inode.head().links.get());
         if links > 0 {
             self.add(Kind::OrphanLinks, Place::Inode(ino), format!("i_links {links}, and it is an orphan"));
             self.fix(Fix::NoOrphan(ino));

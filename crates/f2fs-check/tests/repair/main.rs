@@ -334,6 +334,19 @@ fn an_orphan_with_links_whose_name_is_lost_is_attached_and_not_removed() {
     assert_eq!(found().len(), sound.len() + 1);
 }
 
+/// Linux leaves such inodes when a creation fails for want of space.
+#[test]
+fn an_orphan_that_never_had_a_name_is_no_damage() {
+    let d = Damaged::new();
+    let few = d.ino("/few");
+    let ino = d.ino("/few/other");
+    put_orphan(&d, ino.0, 1);
+    d.put_dentry(few, d.slot(few, "other"), 8, &[0, 0]);
+    assert_eq!(support::report(d.device.clone()).count(f2fs_check::Kind::OrphanLinks), 1);
+    d.put_inode(ino, 88, &le(0));
+    assert_eq!(support::report(d.device.clone()).count(f2fs_check::Kind::OrphanLinks), 0);
+}
+
 #[test]
 fn a_file_that_a_damaged_superblock_calls_a_quota_file_is_left_alone() {
     let d = Damaged::new();

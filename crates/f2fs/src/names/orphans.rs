@@ -48,8 +48,12 @@ impl Names {
     }
 
     /// Returns an error for an inode that only damage can have entered into the orphan list. Linux would remove it.
+    ///
+    /// Links without a name are no damage: Linux makes an orphan of an inode whose creation failed, and its node may have
+    /// reached the device before, with the links of a complete inode (`f2fs_handle_failed_inode`).
     fn require_nameless(&self, ino: Ino) -> Result<()> {
-        let links = self.nodes().inode(ino)?.head().links.get();
+        let inode = self.nodes().inode(ino)?;
+        let links = if inode.last_name().is_empty() { 0 } else { inode.head().links.get() };
         if links > 0 || ino == self.superblock().root_ino || self.superblock().is_quota_ino(ino) {
             let what = format!("the orphan list names it, and it is in use: i_links {links}");
             return Err(Error::corrupt(Place::Inode(ino), what));
