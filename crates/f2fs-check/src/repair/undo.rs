@@ -238,17 +238,19 @@ impl Undo {
         }
         // Superblocks and packs decide which of the other pages count: what comes before them is durable first.
         let ordered_end = packs_end(&**device).unwrap_or(self.size_bytes);
+        let mut is_durable = true;
         for start in self.order.iter().rev() {
             let page = &self.pages[start];
             if page.old != page.new || !page.between.is_empty() {
                 let is_ordered = *start < ordered_end;
-                if is_ordered {
+                if is_ordered && !is_durable {
                     device.flush()?;
                 }
                 device.write(*start, &page.old)?;
                 if is_ordered {
                     device.flush()?;
                 }
+                is_durable = is_ordered;
             }
         }
         Ok(device.flush()?)
