@@ -17,7 +17,7 @@ use crate::{
     addresses::Odd,
     checker::{Checker, ODD_MAX},
     inodes::{has_map, is_alias},
-    segments::Content,
+    segments::{Content, Contents},
     table::fact,
 };
 

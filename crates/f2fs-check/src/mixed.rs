@@ -9,7 +9,11 @@ use f2fs::{
     units::{SecNo, SegNo},
 };
 
-use crate::{Finding, Fix, Kind, checker::Checker, segments::Content};
+use crate::{
+    Finding, Fix, Kind,
+    checker::Checker,
+    segments::{Content, Contents},
+};
 
 /// Kinds after whose repair a block may have another owner, or none.
 const DOUBTFUL_BLOCKS: [Kind; 6] = [
@@ -57,7 +61,7 @@ impl Checker<'_> {
         }
         if whole == [true; 2] {
             let known = format!("{section} has {nodes} nodes and {data} blocks of data");
-            self.add(Kind::SectionMixed, self.place(section), known);
+            self.add(Kind::SectionMixed, Place::Sit(self.geometry.first_segment(section)), known);
         }
     }
 
@@ -76,9 +80,5 @@ impl Checker<'_> {
                 self.report.add(finding.repaired_by("open another segment for the log"));
             }
         }
-    }
-
-    fn place(&self, section: SecNo) -> Place {
-        Place::Sit(self.geometry.segments_of(section).next().expect("a section has segments"))
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     clusters::{Shown, shapes},
     inodes::ALGORITHM,
     reader::{parse_node, read_block},
-    segments::Content,
+    segments::{Content, Contents},
     table::fact,
 };
 

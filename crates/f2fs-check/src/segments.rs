@@ -39,6 +39,41 @@ impl Content {
     }
 }
 
+/// The content of segments and sections, by the numbers of their blocks.
+pub trait Contents {
+    /// The segments and sections.
+    fn geometry(&self) -> &Geometry;
+
+    /// Numbers of nodes and data blocks of a segment.
+    fn contents(&self, segment: SegNo) -> (u16, u16);
+
+    /// Numbers of nodes and data blocks of a section.
+    fn section_contents(&self, section: SecNo) -> (u64, u64) {
+        let segments = self.geometry().segments_of(section).map(|segment| self.contents(segment));
+        segments.fold((0, 0), |sum, (nodes, data)| (sum.0 + u64::from(nodes), sum.1 + u64::from(data)))
+    }
+
+    /// Content of most blocks of a segment; `None` if it has none.
+    fn content(&self, segment: SegNo) -> Option<Content> {
+        let (nodes, data) = self.contents(segment);
+        Content::of_most(nodes.into(), data.into())
+    }
+
+    /// Content of most blocks of a section; `None` if it has none.
+    fn section_content(&self, section: SecNo) -> Option<Content> {
+        let (nodes, data) = self.section_contents(section);
+        Content::of_most(nodes, data)
+    }
+
+    /// Content that the type of a segment has to fit: that of its blocks. Linux takes the type of a whole section from its
+    /// first segment, so an empty first segment has to fit the blocks of the section.
+    fn typed_content(&self, segment: SegNo) -> Option<Content> {
+        let section = self.geometry().section_of(segment);
+        let is_first = self.geometry().first_segment(section) == segment;
+        self.content(segment).or_else(|| if is_first { self.section_content(section) } else { None })
+    }
+}
+
 /// A segment according to its SIT entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
@@ -60,6 +95,17 @@ pub struct Segments {
     valid: Bitmap,
     /// Blocks that the NAT or a node names.
     claimed: Bitmap,
+}
+
+impl Contents for Segments {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn contents(&self, segment: SegNo) -> (u16, u16) {
+        let entry = self.entries[segment.index()];
+        (entry.nodes, entry.data)
+    }
 }
 
 impl Segments {
@@ -167,38 +213,6 @@ impl Segments {
     /// Returns true if a node or the NAT names the block.
     pub fn is_claimed(&self, addr: BlockAddr) -> bool {
         self.claimed.get(self.index(addr))
-    }
-
-    /// Content of most claimed blocks of a segment; `None` if it has none.
-    pub fn content(&self, segment: SegNo) -> Option<Content> {
-        let entry = self.entries[segment.index()];
-        Content::of_most(entry.nodes.into(), entry.data.into())
-    }
-
-    /// Content of most claimed blocks of a section; `None` if it has none.
-    pub fn section_content(&self, section: SecNo) -> Option<Content> {
-        let (nodes, data) = self.section_contents(section);
-        Content::of_most(nodes, data)
-    }
-
-    /// Numbers of claimed nodes and data blocks of a section.
-    pub fn section_contents(&self, section: SecNo) -> (u64, u64) {
-        let segments = self.geometry.segments_of(section).map(|segment| self.contents(segment));
-        segments.fold((0, 0), |sum, (nodes, data)| (sum.0 + u64::from(nodes), sum.1 + u64::from(data)))
-    }
-
-    /// Content that the type of a segment has to fit: that of its blocks. Linux takes the type of a whole section from its
-    /// first segment, so an empty first segment has to fit the blocks of the section.
-    pub fn typed_content(&self, segment: SegNo) -> Option<Content> {
-        let section = self.geometry.section_of(segment);
-        let is_first = self.geometry.segments_of(section).next() == Some(segment);
-        self.content(segment).or_else(|| if is_first { self.section_content(section) } else { None })
-    }
-
-    /// Numbers of claimed nodes and data blocks of a segment.
-    pub fn contents(&self, segment: SegNo) -> (u16, u16) {
-        let entry = self.entries[segment.index()];
-        (entry.nodes, entry.data)
     }
 
     /// Number of claimed blocks of a segment.

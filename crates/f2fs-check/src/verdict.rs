@@ -18,7 +18,7 @@ use crate::{
     addresses::Odd,
     checker::{Checker, ODD_MAX},
     inodes::{BLOCKS, EXTENT, SAVED_BLOCKS},
-    segments::Content,
+    segments::{Content, Contents},
     table::{Entry, fact},
 };
 

@@ -11,7 +11,7 @@ use f2fs::{
         node_path::NodeKind,
         summary::Owner,
     },
-    units::{BlockAddr, Ino, Nid, SecNo, SegNo},
+    units::{BlockAddr, Ino, Nid, SegNo},
 };
 
 use super::tables::Tables;
@@ -21,7 +21,7 @@ use crate::{
     inodes::{has_map, is_alias},
     nat,
     reader::{parse_node, read_runs},
-    segments::Content,
+    segments::{Content, Contents},
     table::{Entry, Table, fact},
 };
 
@@ -212,19 +212,15 @@ impl Census {
         let bytes = BLOCKS_PER_SEGMENT as usize / 8;
         &self.claimed.bytes()[segment.index() * bytes..][..bytes]
     }
+}
 
-    /// Content of a segment; `None` if it is free.
-    pub fn content(&self, segment: SegNo) -> Option<Content> {
-        let (nodes, data) = self.counts[segment.index()];
-        Content::of_most(nodes.into(), data.into())
+impl Contents for Census {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
     }
 
-    /// Content of a section; `None` if it is free.
-    pub fn section_content(&self, section: SecNo) -> Option<Content> {
-        let segments = self.geometry.segments_of(section).map(|segment| self.counts[segment.index()]);
-        let (nodes, data) =
-            segments.fold((0, 0), |sum, (nodes, data)| (sum.0 + u64::from(nodes), sum.1 + u64::from(data)));
-        Content::of_most(nodes, data)
+    fn contents(&self, segment: SegNo) -> (u16, u16) {
+        self.counts[segment.index()]
     }
 }
 

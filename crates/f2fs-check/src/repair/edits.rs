@@ -20,8 +20,12 @@ use super::{
     transfer::{Changes, State},
 };
 use crate::{
-    Fix, NewBlock, Slot, bitmap::Bitmap, nodes::set_footer, reader::parse_node, segments::Content,
-    segments::Segments,
+    Fix, NewBlock, Slot,
+    bitmap::Bitmap,
+    nodes::set_footer,
+    reader::parse_node,
+    segments::Content,
+    segments::{Contents, Segments},
 };
 
 /// Applies the changes of nodes and blocks to a state in place. Returns the changes of its tables.

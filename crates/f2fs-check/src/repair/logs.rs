@@ -11,7 +11,7 @@ use f2fs::{
 };
 
 use super::census::Census;
-use crate::segments::Content;
+use crate::segments::{Content, Contents};
 
 /// Chooses the positions of the logs: the current ones if they are possible, else free sections, else free places in sections
 /// of the same content. `None` if there are none.
@@ -52,7 +52,7 @@ impl Choice<'_> {
         let append = |segment| LogPosition { segment, offset: 0, mode: AllocMode::Append };
         let mut sections = (0..self.geometry.sections).map(SecNo);
         if let Some(section) = sections.find(|section| self.is_free(*section)) {
-            return self.geometry.segments_of(section).next().map(append);
+            return Some(append(self.geometry.first_segment(section)));
         }
         let content = Content::of(kind);
         let all = || (0..self.geometry.segments).map(SegNo);

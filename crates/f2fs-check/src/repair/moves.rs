@@ -18,7 +18,12 @@ use super::{
     space::Space,
     tables::Tables,
 };
-use crate::{Slot, inodes::EXTENT, reader::parse_node, segments::Content};
+use crate::{
+    Slot,
+    inodes::EXTENT,
+    reader::parse_node,
+    segments::{Content, Contents},
+};
 
 /// Byte offsets of the marks, the version and the next block in a footer.
 const FOOTER_FLAG: usize = 8;

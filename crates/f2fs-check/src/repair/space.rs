@@ -71,7 +71,7 @@ impl<'a> Space<'a> {
         let is_free = |segment: SegNo| self.is_free(segment) && !self.is_log(segment);
         let mut sections = (0..self.geometry.sections).map(SecNo);
         let section = sections.find(|section| self.geometry.segments_of(*section).all(is_free))?;
-        self.geometry.segments_of(section).next()
+        Some(self.geometry.first_segment(section))
     }
 
     /// Returns true if the section of a segment has no blocks and no log of the other content.

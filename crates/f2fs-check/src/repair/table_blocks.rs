@@ -12,7 +12,7 @@ use f2fs::{
 };
 
 use super::{census::Census, tables::Tables};
-use crate::segments::Content;
+use crate::segments::{Content, Contents};
 
 /// Receives a block and its address.
 type Writer<'a> = dyn FnMut(BlockAddr, Vec<u8>) + 'a;
@@ -98,11 +98,7 @@ fn kind_of(new: &Tables, census: &Census, segment: SegNo, stored: &[u8]) -> Segm
     let (index, slot) = sit::position(segment, new.geometry.block_size);
     let bytes = new.sit_block(index).map(|block| block[slot * ENTRY_BYTES..][..ENTRY_BYTES].to_vec());
     let kind = new.segment_type(segment, bytes.as_deref().unwrap_or(stored));
-    let section = new.geometry.section_of(segment);
-    let is_first = new.geometry.segments_of(section).next() == Some(segment);
-    // Linux takes the type of a whole section from its first segment.
-    let of_section = || if is_first { census.section_content(section) } else { None };
-    match census.content(segment).or_else(of_section) {
+    match census.typed_content(segment) {
         Some(Content::Node) if !kind.is_node() => SegmentType::WarmNode,
         Some(Content::Data) if kind.is_node() => SegmentType::WarmData,
         _ => kind,

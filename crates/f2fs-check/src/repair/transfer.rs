@@ -36,7 +36,10 @@ use super::{
     table_blocks,
     tables::Tables,
 };
-use crate::{bitmap::Bitmap, segments::Content};
+use crate::{
+    bitmap::Bitmap,
+    segments::{Content, Contents},
+};
 
 /// Maximum number of bytes of one write.
 const RUN_BYTES: usize = 1 << 20;

@@ -88,8 +88,14 @@ impl Geometry {
 
     /// The segments of a section.
     pub fn segments_of(&self, section: SecNo) -> impl Iterator<Item = SegNo> + use<> {
-        let first = section.0 * self.segments_per_section;
+        let first = self.first_segment(section).0;
         (first..first + self.segments_per_section).map(SegNo)
+    }
+
+    /// The first segment of a section.
+    #[must_use]
+    pub fn first_segment(&self, section: SecNo) -> SegNo {
+        SegNo(section.0 * self.segments_per_section)
     }
 
     /// The sections of the zone that a section belongs to.
