@@ -27,7 +27,7 @@ mod xattrs;
 
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError, Weak,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use block::FileDevice;
@@ -52,7 +52,6 @@ pub use attributes::{Change, TimesFrom};
 pub use content::{OpenFor, OpenMode, WriteMode, WriteOrigin};
 pub use f2fs::engine::{Limits, SyncScope};
 use keys::KeyUsers;
-use rest::Activity;
 pub use settings::{Atime, FsyncMode, SelinuxLabels, Settings};
 pub use shown_owner::ShownOwner;
 pub use xattrs::GroupIdBit;
@@ -77,8 +76,8 @@ pub struct FileSystem {
     /// The users of the keys that programs have added.
     key_users: KeyUsers,
     settings: Settings,
-    /// State of the work beside requests. A panic cannot leave it half-changed.
-    activity: Mutex<Activity>,
+    /// True after a remount to read-only, until the next change. It changes under the exclusive lock of the volume.
+    is_resting: AtomicBool,
     /// Number of requests so far. If two values are equal, no request came in between. Work of the front end,
     /// and calls that the kernel answers from its cache, do not count.
     requests: AtomicU64,
@@ -110,7 +109,7 @@ impl FileSystem {
             listings: Listings::default(),
             key_users: KeyUsers::default(),
             settings,
-            activity: Mutex::new(Activity::Active),
+            is_resting: AtomicBool::new(false),
             requests: AtomicU64::new(0),
             fault: OnceLock::new(),
             end: OnceLock::new(),
@@ -152,7 +151,7 @@ impl FileSystem {
     fn lock(&self, limits: Limits) -> Result<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.volume.write(f2fs::engine::Caller { limits })?;
-        self.set_activity(Activity::Active);
+        self.end_rest();
         self.prepare_change(&mut volume)?;
         Ok(volume)
     }
@@ -162,7 +161,7 @@ impl FileSystem {
     fn lock_to_free(&self, limits: Limits) -> Result<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut volume = self.volume.write(f2fs::engine::Caller { limits })?;
-        self.set_activity(Activity::Active);
+        self.end_rest();
         match self.prepare_change(&mut volume) {
             Ok(()) | Err(Errno::NOSPC) => Ok(volume),
             Err(errno) => Err(errno),

@@ -6,7 +6,7 @@ use f2fs::{
     units::{Ino, Time},
 };
 
-use super::{Atime, FileSystem, Result, rest::Activity};
+use super::{Atime, FileSystem, Result};
 use crate::{pending_atimes, volume_lock::Writing};
 
 /// Age in seconds at which `relatime` renews an access time.
@@ -29,7 +29,7 @@ impl FileSystem {
             };
             (wanted && stat.flags & (flag::NOATIME | flag::IMMUTABLE) == 0).then_some(now)
         };
-        if self.settings.atime == Atime::Never || self.activity() == Activity::Resting {
+        if self.settings.atime == Atime::Never || self.is_resting() {
             return false;
         }
         let Some(atime) = self.read_lock().ok().and_then(|volume| due(&volume)) else { return false };
@@ -43,7 +43,7 @@ impl FileSystem {
     /// and add further times. At most as many times as the table holds are applied, so that a writer does not
     /// wait for readers without end. Later ones are left to the next writer.
     pub(super) fn apply_pending_atimes(&self, volume: &mut Writing<'_>) {
-        if volume.read_only_reason().is_some() || self.activity() == Activity::Resting {
+        if volume.read_only_reason().is_some() || self.is_resting() {
             return;
         }
         for number in 1..=pending_atimes::FILES_MAX {

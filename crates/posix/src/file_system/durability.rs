@@ -11,7 +11,7 @@ use f2fs::{
     units::{Ino, SegNo},
 };
 
-use super::{Credentials, End, FileSystem, Result, rest::Activity, to_errno};
+use super::{Credentials, End, FileSystem, Result, to_errno};
 use crate::{Errno, FsyncMode, credentials::Capability, ioctl::TrimRange, volume_lock::Writing};
 
 /// Maximum time for pending discards at unmount (Linux, `DEF_UMOUNT_DISCARD_TIMEOUT`).
@@ -76,7 +76,7 @@ impl FileSystem {
         let mut volume = self.sync_lock()?;
         match self.may_sync(&volume)? {
             Some(nothing_to_do) => Ok(nothing_to_do),
-            None if self.activity() == Activity::Resting => self.write_as_unmounted(&mut volume),
+            None if self.is_resting() => self.write_as_unmounted(&mut volume),
             None => self.write_checkpoint(&mut volume).map_err(to_errno),
         }
     }
@@ -124,10 +124,7 @@ impl FileSystem {
             return Ok(());
         }
         let mut volume = self.quiet_write_lock()?;
-        if self.activity() == Activity::Resting
-            || volume.read_only_reason().is_some()
-            || !volume.is_fragmented()
-        {
+        if self.is_resting() || volume.read_only_reason().is_some() || !volume.is_fragmented() {
             return Ok(());
         }
         let mut next = volume.begin_clean_a_little(self.settings.cleaning).map_err(to_errno)?;
@@ -146,7 +143,7 @@ impl FileSystem {
     /// Issues up to `requests` pending discards without locking the volume. Returns true if there are more. At
     /// [rest](Self::rest) they wait for the next change or the unmount.
     pub fn issue_discards(&self, requests: u32) -> bool {
-        self.activity() == Activity::Active && self.issue_some(requests)
+        !self.is_resting() && self.issue_some(requests)
     }
 
     fn issue_some(&self, requests: u32) -> bool {

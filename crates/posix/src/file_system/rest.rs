@@ -1,18 +1,9 @@
 //! The state after a remount to read-only, in which nothing is written beside requests.
 
-use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use super::{FileSystem, Result, to_errno};
 use crate::volume_lock::Writing;
-
-/// State of the work beside requests: access times, cleaning in idle times, and discards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Activity {
-    /// It is done when it is due.
-    Active,
-    /// It waits for the next change: the volume on the device is as an unmount leaves it.
-    Resting,
-}
 
 impl FileSystem {
     /// Makes everything durable and leaves the volume on the device as an unmount does, after the front end has become
@@ -27,7 +18,7 @@ impl FileSystem {
             return Ok(nothing_to_do);
         }
         // Even after an error: the front end is read-only, and the next tick tries again.
-        self.set_activity(Activity::Resting);
+        self.is_resting.store(true, Ordering::Relaxed);
         self.write_as_unmounted(&mut volume)
     }
 
@@ -37,27 +28,24 @@ impl FileSystem {
         self.settle(volume, pending).map_err(to_errno)
     }
 
-    /// Returns true from [`rest`](Self::rest) until the next change.
+    /// Returns true from [`rest`](Self::rest) until the next change. The work beside requests then waits: access times,
+    /// cleaning in idle times, and discards.
     pub(crate) fn is_resting(&self) -> bool {
-        self.activity() == Activity::Resting
+        self.is_resting.load(Ordering::Relaxed)
     }
 
-    pub(super) fn activity(&self) -> Activity {
-        *self.activity.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn set_activity(&self, activity: Activity) {
-        *self.activity.lock().unwrap_or_else(PoisonError::into_inner) = activity;
+    /// Ends the rest before a change. Readers ask for it all the time, so it is written only if it changes.
+    pub(super) fn end_rest(&self) {
+        if self.is_resting() {
+            self.is_resting.store(false, Ordering::Relaxed);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::{
-            Arc, Weak,
-            atomic::{AtomicU64, Ordering},
-        },
+        sync::{Arc, Weak, atomic::AtomicU64},
         time::Duration,
     };
 
@@ -125,6 +113,19 @@ mod tests {
         }
     }
 
+    /// A full volume with a file in which every second run of 64 KiB is a hole. Returns the file and its size in bytes.
+    fn fragmented() -> (Mounted, Ino, u64) {
+        let mounted = Mounted::new(128 << 20);
+        let fs = &mounted.fs;
+        let ino = mounted.create(b"file");
+        let write = |n: u64| fs.write(USER, ino, n << 20, &vec![1; 1 << 20], WriteMode::default());
+        let end = (0..).find(|n| write(*n) == Err(Errno::NOSPC)).unwrap() << 20;
+        for hole in (0..end).step_by(128 << 10) {
+            fs.allocate(USER, ino, hole, 64 << 10, PUNCH_HOLE_AND_KEEP_SIZE).unwrap();
+        }
+        (mounted, ino, end)
+    }
+
     #[test]
     fn a_listing_at_rest_writes_nothing() {
         let mounted = Mounted::new(64 << 20);
@@ -153,14 +154,8 @@ mod tests {
 
     #[test]
     fn a_fragmented_volume_at_rest_is_not_cleaned_and_nothing_is_discarded() {
-        let mounted = Mounted::new(128 << 20);
+        let (mounted, ..) = fragmented();
         let fs = &mounted.fs;
-        let ino = mounted.create(b"file");
-        let write = |n: u64| fs.write(USER, ino, n << 20, &vec![1; 1 << 20], WriteMode::default());
-        let end = (0..).find(|n| write(*n) == Err(Errno::NOSPC)).unwrap() << 20;
-        for hole in (0..end).step_by(128 << 10) {
-            fs.allocate(USER, ino, hole, 64 << 10, PUNCH_HOLE_AND_KEEP_SIZE).unwrap();
-        }
         fs.rest().unwrap();
         assert!(fs.read_lock().unwrap().is_fragmented());
         assert!(!fs.discards().is_empty());
@@ -193,14 +188,8 @@ mod tests {
 
     #[test]
     fn cleaning_in_idle_times_breaks_off_for_a_writer_that_waits() {
-        let mounted = Mounted::new(128 << 20);
+        let (mounted, ino, end) = fragmented();
         let fs = &mounted.fs;
-        let ino = mounted.create(b"file");
-        let write = |n: u64| fs.write(USER, ino, n << 20, &vec![1; 1 << 20], WriteMode::default());
-        let end = (0..).find(|n| write(*n) == Err(Errno::NOSPC)).unwrap() << 20;
-        for hole in (0..end).step_by(128 << 10) {
-            fs.allocate(USER, ino, hole, 64 << 10, PUNCH_HOLE_AND_KEEP_SIZE).unwrap();
-        }
         fs.sync().unwrap();
         let wait_for = |writers| {
             while fs.waiting_writers() < writers {
