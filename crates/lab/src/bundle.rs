@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     matrix::Matrix,
-    record::{CELLS, RUNS, Record, digest},
+    record::{CELLS, RUNS, Record, bytes_of, digest},
 };
 
 /// Name of the file with the checksums, in the form of sha256sum(1).
@@ -51,7 +51,7 @@ impl Bundle {
                     // A link of somebody else's study would lead any file of this machine into the bundle.
                     if entry.file_type()?.is_file() && path.extension().is_some_and(|end| end == "json") {
                         let name = path.file_name().unwrap_or_default().to_string_lossy();
-                        files.insert(format!("{dir}/{name}"), fs::read(&path)?);
+                        files.insert(format!("{dir}/{name}"), bytes_of(&path)?);
                     }
                 }
             }
