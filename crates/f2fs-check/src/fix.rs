@@ -84,7 +84,14 @@ pub enum Fix {
     /// Computes the summary of a segment anew.
     Summary(SegNo),
     /// Moves the blocks of this content out of a segment.
-    MoveOut(SegNo, Content),
+    MoveOut {
+        /// The segment.
+        segment: SegNo,
+        /// The content that moves.
+        content: Content,
+        /// Bytes of the blocks that move, with those of their nodes.
+        bytes: usize,
+    },
     /// Enters an inode into the orphan list.
     Orphan(Ino),
     /// Takes an inode out of the orphan list.
@@ -126,6 +133,8 @@ impl Fix {
             | Fix::Block(_, NewBlock::Bytes(bytes))
             | Fix::Inode(_, bytes) => bytes.len(),
             Fix::Enter { name, .. } => name.len(),
+            // A repair holds the blocks until it is written.
+            Fix::MoveOut { bytes, .. } => *bytes,
             Fix::Quota { content, .. } => content.len(),
             _ => 0,
         }

@@ -55,8 +55,11 @@ impl Checker<'_> {
             } else {
                 whole = [whole[0] || nodes > 0, whole[1] || data > 0];
             }
-            if (fewer == Content::Node && nodes > 0) || (fewer == Content::Data && data > 0) {
-                self.fix(Fix::MoveOut(segment, fewer));
+            // With a block of data move the node that has its address, and its inode.
+            let blocks = if fewer == Content::Node { usize::from(nodes) } else { 3 * usize::from(data) };
+            if blocks > 0 {
+                let bytes = blocks * self.geometry.block_size.bytes();
+                self.fix(Fix::MoveOut { segment, content: fewer, bytes });
             }
         }
         if whole == [true; 2] {

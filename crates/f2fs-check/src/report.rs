@@ -150,9 +150,10 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use f2fs::units::{BlockAddr, Ino};
+    use f2fs::units::{BlockAddr, Ino, SegNo};
 
     use super::*;
+    use crate::Content;
 
     #[test]
     fn fixes_beyond_their_number_are_counted_and_not_kept() {
@@ -163,6 +164,18 @@ mod tests {
         assert_eq!((report.fixes().len(), report.dropped_fixes()), (FIXES_MAX, 0));
         report.fix(Fix::NoOrphan(Ino(5)));
         assert_eq!((report.fixes().len(), report.dropped_fixes()), (FIXES_MAX, 1));
+    }
+
+    #[test]
+    fn the_blocks_that_move_out_of_segments_are_bounded() {
+        let mut report = Report::default();
+        let section =
+            |segment| Fix::MoveOut { segment: SegNo(segment), content: Content::Data, bytes: 3 << 21 };
+        let count = FIX_BYTES_MAX / (3 << 21);
+        (0..count as u32).for_each(|segment| report.fix(section(segment)));
+        assert_eq!(report.dropped_fixes(), 0);
+        report.fix(section(count as u32));
+        assert_eq!((report.fixes().len(), report.dropped_fixes()), (count, 1));
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Edits<'_> {
             }
             Fix::Free(nid) => self.free(nid),
             Fix::Summary(segment) => drop(changes.summaries.insert(segment)),
-            Fix::MoveOut(segment, content) => drop(changes.leaving.insert(segment, content)),
+            Fix::MoveOut { segment, content, .. } => drop(changes.leaving.insert(segment, content)),
             Fix::Orphan(ino) => drop(changes.orphans.insert(ino)),
             Fix::NoOrphan(ino) => drop(changes.no_orphans.insert(ino)),
             _ => {}
