@@ -7,7 +7,6 @@ use f2fs::{
     Place, Result,
     engine::{Geometry, Io},
     format::{
-        FileType,
         checkpoint::Checkpoint,
         node::{NodeBlock, NodeFormat},
         superblock::Superblock,
@@ -21,12 +20,13 @@ use crate::{
     addresses::Odd,
     adopt,
     clusters::Trials,
+    layouts::Layouts,
     links::Directory,
     lost::Lost,
     nat, packs,
     quotas::Quotas,
     reader::Cache,
-    remake::{LostInodes, UsualLayout},
+    remake::{LostInodes, Named},
     segments::Segments,
     summaries::Summaries,
     superblocks,
@@ -131,13 +131,12 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         misclaims: FxHashMap::default(),
         unreadable: Vec::new(),
         lost_inodes: LostInodes::default(),
-        usual_layout: None,
+        layouts: Layouts::default(),
         emptied_inodes: FxHashSet::default(),
         bad_children: FxHashMap::default(),
         saved: FxHashMap::default(),
         unlike_clusters: FxHashSet::default(),
-        named_kinds: FxHashMap::default(),
-        named_by_encrypted: FxHashSet::default(),
+        named: FxHashMap::default(),
         doubted_kinds: FxHashSet::default(),
         without_context: FxHashSet::default(),
         encrypted_names: FxHashSet::default(),
@@ -194,8 +193,8 @@ pub(crate) struct Checker<'a> {
     pub unreadable: Vec<(Nid, Finding)>,
     /// Inodes whose block is lost, with the findings.
     pub lost_inodes: LostInodes,
-    /// Layout of a regular file that is neither inline nor compressed.
-    pub usual_layout: Option<UsualLayout>,
+    /// Layouts of regular files that are neither inline nor compressed.
+    pub layouts: Layouts,
     /// Inodes with nodes of addresses that are made anew.
     pub emptied_inodes: FxHashSet<Ino>,
     /// Unusable child numbers, by inode and offset of the missing child.
@@ -204,10 +203,8 @@ pub(crate) struct Checker<'a> {
     pub saved: FxHashMap<Ino, i64>,
     /// Files whose compression their clusters tell, and not their inode.
     pub unlike_clusters: FxHashSet<Ino>,
-    /// Kinds of invalid inodes according to their names.
-    pub named_kinds: FxHashMap<Ino, FileType>,
-    /// Inodes among them that a directory with the mark of encryption names.
-    pub named_by_encrypted: FxHashSet<Ino>,
+    /// Invalid and lost inodes, according to their names.
+    pub named: FxHashMap<Ino, Named>,
     /// Inodes whose content contradicts their kind.
     pub doubted_kinds: FxHashSet<Ino>,
     /// Inodes that are marked as encrypted, on a volume with encryption, and have no context.

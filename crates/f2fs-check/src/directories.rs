@@ -22,6 +22,7 @@ use crate::{
     inodes::{DEPTH, SIZE},
     names::{Naming, is_plain},
     reader::read_runs,
+    remake::Named,
     table::fact,
 };
 
@@ -408,12 +409,10 @@ impl Checker<'_> {
             walk.edit(bytes, remove);
             return;
         };
-        if self.table.has(found, fact::INVALID | fact::BROKEN) && self.named_kinds.len() < ODD_MAX {
+        if self.table.has(found, fact::INVALID | fact::BROKEN) && self.named.len() < ODD_MAX {
             if let Some(kind) = entry.kind {
-                self.named_kinds.insert(entry.ino, kind);
-                if matches!(walk.naming, Naming::Encrypted | Naming::EncryptedFolded) {
-                    self.named_by_encrypted.insert(entry.ino);
-                }
+                let name = matches!(walk.naming, Naming::Plain | Naming::Folded).then(|| entry.name.into());
+                self.named.insert(entry.ino, Named { kind, dir: Some(walk.ino), name });
             }
         }
         if entry.ino == self.superblock.root_ino || self.table.has(found, fact::HIDDEN) {

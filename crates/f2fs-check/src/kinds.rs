@@ -57,7 +57,7 @@ impl Checker<'_> {
     /// The kind of an invalid inode, according to a directory entry.
     pub fn named_kind(&self, ino: Ino) -> Option<FileType> {
         let is_root = ino == self.superblock.root_ino;
-        if is_root { Some(FileType::Directory) } else { self.named_kinds.get(&ino).copied() }
+        if is_root { Some(FileType::Directory) } else { self.named.get(&ino).map(|named| named.kind) }
     }
 
     /// Decides on the kinds of inodes that their content contradicts.
@@ -197,13 +197,15 @@ impl Checker<'_> {
         let place = inode.layout().addrs_at();
         let stored = inode.bytes().get(place..place + 4).and_then(|bytes| bytes.try_into().ok());
         let addr = BlockAddr(stored.map_or(0, u32::from_le_bytes));
-        if !self.segments.is_marked(addr) {
-            return false;
-        }
+        self.segments.is_marked(addr) && self.is_first_of_directory(addr, inode.ino())
+    }
+
+    /// Returns true if a block begins with the entry "." of an inode.
+    pub fn is_first_of_directory(&mut self, addr: BlockAddr, ino: Ino) -> bool {
         let Ok(block) = self.cache.block(&self.io, addr) else { return false };
         let area = Dentries::new(&block[..], Place::Volume);
         let first = area.entries().next();
-        matches!(first, Some(Ok(entry)) if entry.name == b"." && entry.ino == inode.ino())
+        matches!(first, Some(Ok(entry)) if entry.name == b"." && entry.ino == ino)
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) enum Loss {
     Xattrs,
     /// Owner, times, permissions, attributes and exact size of a file.
     Attributes,
+    /// The encryption context of a file.
+    Context,
 }
 
 impl Loss {
@@ -49,6 +51,12 @@ impl Loss {
             Loss::Attributes => {
                 format!(
                     "the owners, times, permissions, attributes and exact sizes of up to {count} files are lost"
+                )
+            }
+            Loss::Context => {
+                format!(
+                    "the encryption contexts of up to {count} files are lost: without them no key opens their content, \
+                     which lost+found keeps as it is stored"
                 )
             }
             Loss::Xattrs => {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use f2fs::{
     Place,
     format::{
-        FileType,
+        FileType, NAME_MAX,
         dentry::Dentries,
         dir_hash,
         inode::{Compression, INLINE_XATTR_WORDS, advise, inline},
@@ -25,8 +25,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     Certainty, Finding, Fix, Loss,
     checker::{Checker, ODD_MAX},
+    ciphertext,
     clusters::{Shown, shapes},
     inodes::ALGORITHM,
+    layouts::{Fit, Holders, Layout},
     reader::{parse_node, read_block},
     segments::{Content, Contents},
     table::fact,
@@ -42,27 +44,32 @@ const ROOT_PERMISSIONS: u16 = 0o755;
 const ADDRS_MAX: usize = 1 << 20;
 /// Byte offset of the mode in an inode.
 const MODE_AT: usize = 0;
-/// Bytes of an inode with the sizes of its extra attributes and of its inline xattrs.
-const SIZES: std::ops::Range<usize> = 360..364;
+/// End of the name of a file with ciphertext.
+const ENCRYPTED: &[u8] = b".encrypted";
+/// Maximum number of blocks of a file that are tested for ciphertext.
+const TESTED: usize = 16;
 
 /// Blocks of the smallest clusters.
 const SMALLEST_CLUSTER: usize = 4;
 
-/// Parts of the layout that inodes of a volume share.
-#[derive(Debug, Clone, Copy)]
-pub struct UsualLayout {
-    /// Marks of inline content.
-    inline: u8,
-    /// Sizes of the extra attributes and of the inline xattrs, as stored.
-    sizes: [u8; 4],
+/// The name of an inode that is invalid or lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// Kind of the inode, according to the entry or to its content.
+    pub kind: FileType,
+    /// The directory; `None` if only the content tells the kind, or if the directory is lost, too.
+    pub dir: Option<Ino>,
+    /// The name, if it is not encrypted.
+    pub name: Option<Box<[u8]>>,
 }
 
-impl UsualLayout {
-    /// The layout of an inode.
-    pub fn of(inode: &NodeBlock) -> UsualLayout {
-        let sizes = inode.bytes()[SIZES].try_into().expect("four bytes");
-        UsualLayout { inline: inode.head().inline & inline::XATTR, sizes }
-    }
+/// The form in which a lost inode comes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Form {
+    /// A regular file or a directory.
+    Plain(FileType),
+    /// A regular file with ciphertext, in lost+found under this name. In its directory, everybody would take it for the file.
+    Ciphertext(Vec<u8>),
 }
 
 /// Inodes whose block is lost, with the findings: at most [`ODD_MAX`].
@@ -100,10 +107,10 @@ pub fn makes_directory(fix: &Fix) -> bool {
 }
 
 impl Checker<'_> {
-    /// Notes the layout of an inode with addresses, if it is that of most files.
+    /// Notes the layout of an inode with addresses, if it is a regular file.
     pub fn note_layout(&mut self, inode: &NodeBlock) {
         if inode.file_type() == FileType::Regular && inode.compression().is_none() {
-            self.usual_layout.get_or_insert_with(|| UsualLayout::of(inode));
+            self.layouts.note(inode);
         }
     }
 
@@ -117,52 +124,136 @@ impl Checker<'_> {
         let mut remains = self.remains(&lost, old);
         self.name_by_remains(&remains);
         for (nid, finding) in lost {
-            let remains = remains.remove(&nid).filter(|_| self.is_remade(Ino::from(nid)));
-            let inode = remains.and_then(|remains| self.remade(Ino::from(nid), &remains));
-            match inode {
-                Some(inode) => self.put_remade(finding, &inode),
+            let ino = Ino::from(nid);
+            let form = remains.remove(&nid).and_then(|remains| Some((self.form(ino, &remains)?, remains)));
+            let Some((form, remains)) = form else {
+                self.free_node(nid, finding);
+                continue;
+            };
+            let kind = if let Form::Plain(kind) = form { kind } else { FileType::Regular };
+            match self.remade(ino, kind, &remains) {
+                Some((inode, fit)) => self.put_remade(finding, inode, fit, form),
                 None => self.free_node(nid, finding),
             }
         }
+        self.remove_noted_names();
     }
 
-    fn put_remade(&mut self, finding: Finding, inode: &NodeBlock) {
+    fn put_remade(&mut self, mut finding: Finding, mut inode: NodeBlock, fit: Fit, form: Form) {
+        let ino = inode.ino();
         for addr in inode.addrs(0..inode.layout().addrs()).filter(|addr| addr.is_real()) {
             self.segments.claim(addr, Content::Data);
         }
-        let repair = match inode.has_inline(inline::DENTRY) {
-            true => "make an empty directory in its place, for the inodes that name it as their parent",
-            false => "make an inode for the blocks that name it, and clear its owner, times and attributes",
+        let named = self.named.get(&ino).cloned();
+        let repair = match form {
+            Form::Ciphertext(name) => {
+                finding.known +=
+                    "; its content is encrypted, or looks so, and its encryption context is lost with it";
+                inode.set_last_name(Ino(0), &name);
+                inode.seal();
+                if let Some(dir) = named.and_then(|named| named.dir) {
+                    self.note_removal(dir, ino, 0);
+                }
+                self.lose(Loss::Context);
+                let name = f2fs::printable::name(&name).into_owned();
+                format!("keep its blocks, as they are stored, as \"{name}\" in lost+found")
+            }
+            Form::Plain(_) if inode.has_inline(inline::DENTRY) => {
+                "make an empty directory in its place, for the inodes that name it as their parent".into()
+            }
+            Form::Plain(_) => {
+                "make an inode for the blocks that name it, and clear its owner, times and attributes".into()
+            }
         };
+        if fit == Fit::Doubtful {
+            finding.known += "; files of the volume have inline xattrs of several sizes, and nothing tells that of this \
+                              one: its content behind the inode's own blocks may be shifted";
+        }
         self.report.add(finding.repaired_by(repair).with_certainty(Certainty::Unclear));
-        self.fix(Fix::Inode(inode.ino(), inode.bytes().to_vec()));
+        self.fix(Fix::Inode(ino, inode.bytes().to_vec()));
         self.lose(Loss::Attributes);
         self.quotas.give_up();
     }
 
-    /// Returns true if a lost inode may be made anew: a regular file or a directory, by its name. The context of an encrypted
-    /// file is lost with the inode, and its content with that. Files in a directory without the mark are not encrypted; a
-    /// lost directory may have been.
-    fn is_remade(&self, ino: Ino) -> bool {
+    /// The form in which a lost inode comes back; `None` if it is freed. Its names tell the kind, or else its content: nothing
+    /// that is left is deleted because its directory is lost or doubtful. On a volume with encryption, a directory may have
+    /// been encrypted, and is freed; its children have their own names.
+    fn form(&mut self, ino: Ino, remains: &Remains) -> Option<Form> {
         let has_encryption = self.format.features.has(Features::ENCRYPT);
-        match self.named_kind(ino) {
-            Some(FileType::Regular) => !has_encryption || !self.named_by_encrypted.contains(&ino),
-            Some(FileType::Directory) => !has_encryption,
-            _ => false,
+        let kind = match self.named_kind(ino) {
+            None if !self.has_blocks(remains) => return None,
+            None => FileType::Regular,
+            Some(kind) => kind,
+        };
+        match kind {
+            FileType::Directory => (!has_encryption).then_some(Form::Plain(kind)),
+            FileType::Regular if has_encryption => Some(match self.encrypted_name(ino, remains) {
+                Some(name) => Form::Ciphertext(name),
+                None => Form::Plain(kind),
+            }),
+            FileType::Regular => Some(Form::Plain(kind)),
+            _ => None,
         }
+    }
+
+    /// The name in lost+found of a lost file that was encrypted: an encrypted directory names it, or all of its blocks that are
+    /// tested look so. An encrypted file can be renamed into a plain directory. `None` for other files.
+    fn encrypted_name(&mut self, ino: Ino, remains: &Remains) -> Option<Vec<u8>> {
+        let (dir, name) = self.named.get(&ino).map_or((None, None), |named| (named.dir, named.name.clone()));
+        let is_sure = dir.is_some() && name.is_none();
+        if !is_sure && !self.looks_encrypted(remains) {
+            return None;
+        }
+        let mut name = name.map_or_else(|| format!("#{}", ino.0).into_bytes(), <[u8]>::into_vec);
+        name.truncate(NAME_MAX - ENCRYPTED.len());
+        name.extend_from_slice(ENCRYPTED);
+        Some(name)
+    }
+
+    /// Returns true if blocks over the whole of a file may be ciphertext, and the file is none of a known compressed format.
+    fn looks_encrypted(&mut self, remains: &Remains) -> bool {
+        let blocks = self.blocks_of(remains);
+        let step = blocks.len().div_ceil(TESTED).max(1);
+        let first = remains.addrs.get(&0).copied().flatten();
+        !blocks.is_empty()
+            && blocks.iter().step_by(step).all(|addr| {
+                let block = read_block(&self.io, *addr);
+                block.is_ok_and(|block| {
+                    let is_compressed = Some(*addr) == first && ciphertext::begins_like_compressed(&block);
+                    !is_compressed && ciphertext::may_be_ciphertext(&block)
+                })
+            })
+    }
+
+    /// Returns true if blocks of a lost inode are in use and belong to nothing else. Nodes alone do not count: an old block of
+    /// the NAT has those of removed files.
+    fn has_blocks(&mut self, remains: &Remains) -> bool {
+        let blocks = self.blocks_of(remains);
+        blocks.iter().any(|addr| self.segments.is_marked(*addr) && !self.twice.contains_key(addr))
     }
 
     /// Takes the kinds of lost inodes from the entries in the blocks of lost directories that are made anew, from the top of
     /// the tree down.
     fn name_by_remains(&mut self, remains: &FxHashMap<Nid, Remains>) {
-        let is_directory = |ino: Ino| self.named_kind(ino) == Some(FileType::Directory);
-        let mut directories: Vec<Nid> =
-            remains.keys().copied().filter(|nid| is_directory(Ino::from(*nid))).collect();
-        directories.retain(|nid| self.is_remade(Ino::from(*nid)));
+        if self.format.features.has(Features::ENCRYPT) {
+            return;
+        }
+        let mut directories: Vec<Nid> = Vec::new();
+        for (nid, remains) in remains {
+            let ino = Ino::from(*nid);
+            let first = remains.addrs.get(&0).copied().flatten();
+            let is_unnamed = self.named_kind(ino).is_none() && self.named.len() < ODD_MAX;
+            if is_unnamed && first.is_some_and(|first| self.is_first_of_directory(first, ino)) {
+                self.named.insert(ino, Named { kind: FileType::Directory, dir: None, name: None });
+            }
+            if self.named_kind(ino) == Some(FileType::Directory) {
+                directories.push(*nid);
+            }
+        }
         directories.sort_unstable();
         while let Some(directory) = directories.pop() {
             for addr in self.blocks_of(&remains[&directory]) {
-                if self.dir_budget == 0 || self.named_kinds.len() >= ODD_MAX {
+                if self.dir_budget == 0 || self.named.len() >= ODD_MAX {
                     return;
                 }
                 self.dir_budget -= 1;
@@ -172,7 +263,7 @@ impl Checker<'_> {
                     let is_new =
                         remains.contains_key(&entry.ino.into()) && self.named_kind(entry.ino).is_none();
                     let Some(kind) = entry.kind.filter(|_| is_new && !is_dot) else { continue };
-                    self.named_kinds.insert(entry.ino, kind);
+                    self.named.insert(entry.ino, Named { kind, dir: None, name: Some(entry.name.into()) });
                     if kind == FileType::Directory {
                         directories.push(entry.ino.into());
                     }
@@ -241,21 +332,27 @@ impl Checker<'_> {
     }
 
     /// Makes an inode of what is left of it. `None` if that is nothing, or if its layout cannot be told.
-    fn remade(&mut self, ino: Ino, remains: &Remains) -> Option<NodeBlock> {
-        let is_directory = self.named_kind(ino) == Some(FileType::Directory);
+    fn remade(&mut self, ino: Ino, kind: FileType, remains: &Remains) -> Option<(NodeBlock, Fit)> {
+        let is_directory = kind == FileType::Directory;
         let is_empty = remains.addrs.is_empty() && remains.nodes.is_empty();
         if is_empty {
             // Linux mounts no volume whose root directory is inline.
             let is_inline = is_directory && ino != self.superblock.root_ino;
-            return if is_inline { self.empty_directory(ino) } else { None };
+            return if is_inline { Some((self.empty_directory(ino)?, Fit::Agrees)) } else { None };
         }
         let mode = match is_directory {
             true if ino == self.superblock.root_ino => FileType::Directory.mode_bits() | ROOT_PERMISSIONS,
             true => FileType::Directory.mode_bits() | DIRECTORY_PERMISSIONS,
             false => FileType::Regular.mode_bits() | FILE_PERMISSIONS,
         };
-        let mut inode = self.empty_inode(ino, mode, 0)?;
-        let mut end = remains.addrs.keys().last().map_or(0, |index| u64::from(*index) + 1);
+        let used = remains.addrs.keys().last().map_or(0, |index| index.saturating_add(1));
+        let holders = match remains.nodes.iter().any(|nid| self.direct_addrs(*nid).is_some()) {
+            true => Holders::FurtherNodes,
+            false => Holders::Inode,
+        };
+        let (layout, fit) = self.layouts.choose(used, holders, self.format.features);
+        let mut inode = self.empty_inode(ino, mode, 0, layout)?;
+        let mut end = u64::from(used);
         if end > inode.layout().addrs() as u64 {
             return None;
         }
@@ -299,7 +396,7 @@ impl Checker<'_> {
             head.current_depth.set(level.map_or(dir_hash::DEPTH_MAX, |(level, _)| level + 1));
         }
         inode.seal();
-        Some(inode)
+        Some((inode, fit))
     }
 
     /// Sets the compression of a file as its clusters show it. The marks of those in the inode are lost with it; those in
@@ -349,7 +446,7 @@ impl Checker<'_> {
     /// Makes a directory without entries. The next check enters its dots.
     fn empty_directory(&self, ino: Ino) -> Option<NodeBlock> {
         let mode = FileType::Directory.mode_bits() | DIRECTORY_PERMISSIONS;
-        let mut inode = self.empty_inode(ino, mode, inline::DENTRY)?;
+        let mut inode = self.empty_inode(ino, mode, inline::DENTRY, self.layouts.usual())?;
         let bytes = inode.layout().inline_bytes() as u64;
         let head = inode.head_mut();
         head.size.set(bytes);
@@ -358,13 +455,13 @@ impl Checker<'_> {
         Some(inode)
     }
 
-    /// Makes an inode without content, with the layout of others on the volume and these marks of inline content.
-    fn empty_inode(&self, ino: Ino, mode: u16, content: u8) -> Option<NodeBlock> {
-        let inline = self.usual_layout.map_or(inline::XATTR, |usual| usual.inline) | content;
+    /// Makes an inode without content, with this layout and these marks of inline content.
+    fn empty_inode(&self, ino: Ino, mode: u16, content: u8, layout: Option<Layout>) -> Option<NodeBlock> {
+        let inline = layout.map_or(inline::XATTR, |layout| layout.inline) | content;
         let inode = NodeBlock::new_inode(self.format, ino, mode, inline, INLINE_XATTR_WORDS as u16);
         let mut bytes = inode.bytes().to_vec();
-        if let Some(usual) = self.usual_layout.filter(|_| self.format.features.has(Features::EXTRA_ATTR)) {
-            bytes[SIZES].copy_from_slice(&usual.sizes);
+        if let Some(layout) = layout.filter(|_| self.format.features.has(Features::EXTRA_ATTR)) {
+            layout.put(&mut bytes);
         }
         parse_node(self.format, &bytes, ino.into(), BlockAddr::NULL).0.ok()
     }

@@ -17,6 +17,7 @@ use f2fs_check::{
 #[path = "../support/kept.rs"]
 mod kept;
 mod lost;
+mod lost_names;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/volume.rs"]

@@ -72,7 +72,8 @@ impl Damaged {
         Damaged::copy_of(&made(size_bytes, 1, features, fill))
     }
 
-    fn copy_of(sound: &MemoryDevice) -> Damaged {
+    /// Copies a sound volume, to be damaged.
+    pub fn copy_of(sound: &MemoryDevice) -> Damaged {
         let device = Arc::new(model::setup::copy(sound).expect("memory"));
         let volume = Engine::open(device.clone(), Options::read_only()).expect("a sound volume");
         Damaged { device, volume }
