@@ -3,6 +3,7 @@
 use f2fs::{
     Place,
     format::{
+        BlockSize,
         checkpoint::Flags,
         node::{NodeBlock, NodeFooter},
         node_path::NodeKind,
@@ -62,15 +63,20 @@ impl Checker<'_> {
 
     /// Checks the addresses in a node of the chain. Linux does not mount a volume with a wrong one.
     fn check_chain_node(&mut self, at: BlockAddr, node: &NodeBlock) -> bool {
-        let count = match NodeKind::of(self.geometry.block_size, node.footer().offset) {
-            Some(NodeKind::Inode) if has_map(node) => node.addr_count(),
-            Some(NodeKind::Direct { .. }) => node.addr_count(),
-            _ => 0,
-        };
+        let count = named_count(self.geometry.block_size, node);
         let outside = node.addrs(0..count).find(|addr| addr.is_real() && !self.geometry.in_main(*addr));
         let Some(outside) = outside else { return false };
         let known = format!("it names {outside}, outside the main area");
         self.add(Kind::ChainAddress, Place::Node(node.nid(), at), known);
         true
+    }
+}
+
+/// Number of addresses of blocks that a node of the chain has.
+pub fn named_count(size: BlockSize, node: &NodeBlock) -> usize {
+    match NodeKind::of(size, node.footer().offset) {
+        Some(NodeKind::Inode) if has_map(node) => node.addr_count(),
+        Some(NodeKind::Direct { .. }) => node.addr_count(),
+        _ => 0,
     }
 }

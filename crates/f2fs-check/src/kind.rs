@@ -218,5 +218,5 @@ kinds! {
     ChainLoop, "chain-loop", Error, Certain,
         "The chain of fsynced nodes ends.", "cut the chain at its first node that was visited before";
     ChainAddress, "chain-address", Error, Likely,
-        "Fsynced nodes name blocks of the main area.", "cut the chain before the node";
+        "Fsynced nodes name blocks of the main area.", "clear the address";
 }

@@ -25,6 +25,8 @@ pub(crate) enum Loss {
     Attributes,
     /// The encryption context of a file.
     Context,
+    /// A checkpoint that was newer than the one that counts.
+    Checkpoint,
 }
 
 impl Loss {
@@ -58,6 +60,10 @@ impl Loss {
                     "the encryption contexts of up to {count} files are lost: without them no key opens their content, \
                      which lost+found keeps as it is stored"
                 )
+            }
+            Loss::Checkpoint => {
+                "the changes of the newest checkpoint, and of fsyncs after it, are lost: its pack is damaged"
+                    .into()
             }
             Loss::Xattrs => {
                 format!("the extended attributes of up to {count} inodes are cleared from the damage on")

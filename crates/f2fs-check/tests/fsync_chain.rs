@@ -51,7 +51,7 @@ fn fsynced() -> (Damaged, Vec<(Ino, BlockAddr)>) {
         nodes.push((footer.ino, addr));
         addr = footer.next_addr;
     }
-    (d, nodes)
+    (d.at_last_checkpoint(), nodes)
 }
 
 /// Repairs a volume and returns the files that are there with their content.
@@ -84,6 +84,97 @@ fn fsyncs_before_one_that_cannot_be_rolled_forward_are_kept() {
         let loss = format!("from node {} of {FILES} on", damaged + 1);
         assert!(losses.iter().any(|line| line.contains(&loss)), "{losses:?}");
     }
+}
+
+/// Repairs a volume on which all fsynced files can be kept. Returns the losses.
+fn keeps_all(d: &Damaged, damage: &str) -> Vec<String> {
+    let (kept, losses) = kept(d);
+    assert_eq!(kept, (0..FILES).collect::<Vec<_>>(), "{damage}: {losses:?}");
+    losses
+}
+
+#[test]
+fn wrong_entries_of_the_sit_cost_no_fsync() {
+    let (d, nodes) = fsynced();
+    let node = d.position(d.addr(d.ino("/plain").into()));
+    let data = d.position(d.data(d.ino("/big"), 9));
+    let chain = d.position(nodes[4].1);
+    for (segment, offset) in [node, data, chain] {
+        let place = (segment, offset % 8);
+        let (table, at) = d.sit_place(segment);
+        let old = d.block(table);
+        let word = u16::from_le_bytes([old[at], old[at + 1]]);
+        let byte = at + 2 + usize::from(offset / 8);
+        let flipped = old[byte] ^ 0x80 >> (offset % 8);
+        for (damage, at, bytes) in [
+            ("a flipped bit", byte, vec![flipped]),
+            ("a count of 0", at, (word & !0x3FF).to_le_bytes().to_vec()),
+            ("a type of the other content", at, (word ^ 4 << 10).to_le_bytes().to_vec()),
+            ("no type", at, (word | 7 << 10).to_le_bytes().to_vec()),
+        ] {
+            let (d, _) = fsynced();
+            d.put(table, at, &bytes);
+            let losses = keeps_all(&d, damage);
+            assert!(losses.is_empty(), "{damage} in the entry of {place:?}: {losses:?}");
+        }
+    }
+}
+
+#[test]
+fn an_impossible_address_of_the_root_costs_no_fsync() {
+    let (d, _) = fsynced();
+    d.put_nat(ROOT.into(), 5, &(u32::MAX - 9).to_le_bytes());
+    let losses = keeps_all(&d, "an address outside the main area");
+    assert!(losses.is_empty(), "{losses:?}");
+}
+
+#[test]
+fn an_impossible_address_in_the_chain_costs_one_block() {
+    let (d, nodes) = fsynced();
+    let (ino, addr) = nodes[3];
+    let node = d.block(addr);
+    let is_data = |word: &[u8]| {
+        let addr = BlockAddr(u32::from_le_bytes(word.try_into().unwrap()));
+        d.volume().geometry().in_main(addr) && d.block(addr) == [3; BLOCK]
+    };
+    // The extent names the first block, too.
+    let first = 360 + 4 * node[360..].chunks_exact(4).position(is_data).expect("the address of its data");
+    d.put(addr, first + 4, &5u32.to_le_bytes());
+    d.seal_at(ino, addr);
+    let (kept, losses) = kept(&d);
+    assert_eq!(kept, (0..FILES).filter(|n| *n != 3).collect::<Vec<_>>(), "{losses:?}");
+    assert_eq!(losses, ["up to 1 blocks of files are lost, because nothing tells their addresses"]);
+    let volume = f2fs::OpenOptions::new().open(d.device.clone()).unwrap();
+    let content = volume.read(format!("/{}", path(3))).unwrap();
+    assert!(content == [[3; BLOCK], [0; BLOCK], [3; BLOCK]].concat(), "its other blocks are there");
+}
+
+/// The last block of the pack that counts.
+fn end_of_pack(d: &Damaged) -> BlockAddr {
+    let (number, checkpoint) = d.checkpoint();
+    BlockAddr(d.pack(number).0 + checkpoint.pack_blocks - 1)
+}
+
+#[test]
+fn a_damaged_end_of_the_newest_pack_costs_no_fsync() {
+    // The end begins with the version of the head: everything before it was durable when it was written.
+    for at in [1000, BLOCK - 4] {
+        let (d, _) = fsynced();
+        let end = end_of_pack(&d);
+        d.put(end, at, &[d.block(end)[at] ^ 1]);
+        let losses = keeps_all(&d, "a flipped bit");
+        assert!(losses.is_empty(), "{losses:?}");
+    }
+}
+
+#[test]
+fn a_newest_checkpoint_that_is_lost_is_said() {
+    let (d, _) = fsynced();
+    let head = d.pack(d.checkpoint().0);
+    d.put(end_of_pack(&d), 1000, &[0xEE]);
+    d.put(head, 1000, &[0xEE]);
+    let (_, losses) = kept(&d);
+    assert!(losses.iter().any(|line| line.contains("changes of the newest checkpoint")), "{losses:?}");
 }
 
 #[test]

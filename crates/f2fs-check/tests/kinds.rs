@@ -40,6 +40,8 @@ type Case = (Kind, Outcome, fn() -> Arc<dyn Device>);
 const OTHER_CASES: &[Case] = &[
     (Kind::FeatureNeeds, Outcome::Refused, feature_without_extra_attributes),
     (Kind::PackUnfinished, Outcome::Clean, unfinished_pack),
+    (Kind::PackUnfinished, Outcome::Clean, || old_pack(0, &[0; BLOCK])),
+    (Kind::PackUnfinished, Outcome::Clean, || old_pack(8, &[0xEE])),
     (Kind::NotUnmounted, Outcome::Clean, || used(0)),
     (Kind::ChainPending, Outcome::Clean, || used(2)),
     (Kind::CheckpointDisabled, Outcome::Clean, || with_flags(0x1000)),
@@ -98,6 +100,13 @@ fn unfinished_pack() -> Arc<dyn Device> {
     let d = Damaged::new();
     let (number, checkpoint) = d.checkpoint();
     d.put_head(1 - number, 0, &(checkpoint.version.0 + 1).to_le_bytes());
+    d.device.clone()
+}
+
+/// A volume whose older pack has a damaged head.
+fn old_pack(at: usize, bytes: &[u8]) -> Arc<dyn Device> {
+    let d = Damaged::new();
+    d.put(d.pack(1 - d.checkpoint().0), at, bytes);
     d.device.clone()
 }
 

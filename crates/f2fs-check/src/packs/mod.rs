@@ -9,7 +9,7 @@ use f2fs::{
     Error, Place,
     engine::{Geometry, Io, RawPack},
     format::{
-        checkpoint::{Checkpoint, Flags, PackEnd, newest},
+        checkpoint::{Checkpoint, Flags, PackEnd, PackStart, newest},
         nat::NatEntry,
         summary::Summary,
         superblock::{Features, Superblock},
@@ -17,7 +17,7 @@ use f2fs::{
     units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
 };
 
-use crate::{Certainty, Finding, Kind, Report};
+use crate::{Certainty, Finding, Kind, Loss, Report};
 use comparison::Comparison;
 use parts::Parts;
 
@@ -71,6 +71,15 @@ pub fn check(io: &Io, geometry: &Geometry, sb: &Superblock, report: &mut Report)
     Some(pack)
 }
 
+/// Returns true if the version of a damaged pack is certainly that of its whole head or copy, or if its head is zeroes, as
+/// resize.f2fs leaves it.
+fn is_old(raw: &RawPack) -> bool {
+    let is_confirmed = |version| raw.newest_copy().is_some_and(|(_, copy)| copy.version == version);
+    raw.end(0).is_ok()
+        || raw.start().is_some_and(|start| is_confirmed(start.version))
+        || raw.blocks(0..1).is_ok_and(|head| head.iter().all(|byte| *byte == 0))
+}
+
 fn text(error: &Error) -> String {
     match error {
         Error::Corrupt { what, .. } => what.to_string(),
@@ -107,8 +116,8 @@ impl Packs<'_> {
         &self.raws[usize::from(number)]
     }
 
-    /// Reads the pack that counts: the newest complete one whose numbers are possible. If its head is damaged, Linux
-    /// falls back to the older pack; here that counts only if its tables give more.
+    /// Reads the pack that counts: the newest complete one whose numbers are possible. If an end of it is
+    /// damaged, Linux falls back to the older pack; here that counts only if its tables give more.
     fn choose(&self, report: &mut Report) -> Option<Pack> {
         let [mut newer, mut older] = [0, 1].map(|number| self.complete(number));
         let version = |pack: &Option<Complete>| pack.as_ref().map(|complete| complete.head.version);
@@ -135,23 +144,31 @@ impl Packs<'_> {
         }
         let pack = self.take(&newer, report);
         match (pack, older) {
-            (None, Some(older)) => self.take(&older, report),
+            (None, Some(older)) => {
+                report.lose(Loss::Checkpoint);
+                self.take(&older, report)
+            }
             (pack, _) => {
-                self.broken(1 - newer.number, newer.head.version).into_iter().for_each(|it| report.add(it));
+                if let Some(finding) = self.broken(1 - newer.number, newer.head.version) {
+                    if finding.certainty == Certainty::Unclear {
+                        report.lose(Loss::Checkpoint);
+                    }
+                    report.add(finding);
+                }
                 pack
             }
         }
     }
 
-    /// Returns a pack if it has its end. A damaged head comes back from there.
+    /// Returns a pack if it has its end. A damaged head comes back from there, and a damaged end from the head.
     fn complete(&self, number: u8) -> Option<Complete> {
         let raw = self.raw(number);
         let error = match raw.whole() {
             Ok(head) => return Some(Complete { number, head, damaged: None }),
             Err(error) => error,
         };
-        if raw.end(0).is_ok() {
-            return None;
+        if let Ok(head) = raw.end(0) {
+            return self.with_damaged_end(number, head, &error);
         }
         let (block, head) = raw.newest_copy()?;
         let known = format!("{}; the copy of its head at its end is whole, and newest", text(&error));
@@ -161,6 +178,29 @@ impl Packs<'_> {
         let block = raw.blocks(block..block + 1).ok()?.into();
         let end = DamagedEnd { at: self.geometry.pack(number), block };
         Some(Complete { number, head, damaged: Some((end, finding)) })
+    }
+
+    /// Returns a pack whose head is whole and whose end is damaged, if the end begins with the version of the head. The end
+    /// is written after all else is durable, so the checkpoint is whole, even if a power cut tore that last write.
+    fn with_damaged_end(&self, number: u8, head: PackEnd, error: &Error) -> Option<Complete> {
+        let raw = self.raw(number);
+        let last = head.pack_blocks - 1;
+        let start = PackStart::parse(raw.blocks(last..last + 1).ok()?);
+        if raw.end(last).is_ok() || (start.version, start.pack_blocks) != (head.version, head.pack_blocks) {
+            return None;
+        }
+        let known =
+            format!("{}; the end of the pack has the version of its head, which is whole", text(error));
+        let finding = Finding::new(Kind::PackUnreadable, Place::Checkpoint(number), known)
+            .repaired_by("copy the head of the pack over its end")
+            .with_certainty(Certainty::Likely);
+        Some(Complete { number, head, damaged: Some((self.end_of_head(number, head)?, finding)) })
+    }
+
+    /// The end of a pack as its head restores it.
+    fn end_of_head(&self, number: u8, head: PackEnd) -> Option<DamagedEnd> {
+        let at = BlockAddr(self.geometry.pack(number).0 + head.pack_blocks - 1);
+        Some(DamagedEnd { at, block: self.raw(number).blocks(0..1).ok()?.into() })
     }
 
     /// Returns the newest pack that has only its head, if no pack has its end: it may be unfinished. A pack that is
@@ -181,13 +221,11 @@ impl Packs<'_> {
         let finding = Finding::new(Kind::PackUnreadable, Place::Checkpoint(number), known)
             .repaired_by("take the pack as complete, and copy its head over its end")
             .with_certainty(Certainty::Unclear);
-        let at = BlockAddr(self.geometry.pack(number).0 + head.pack_blocks - 1);
-        let end = DamagedEnd { at, block: raw.blocks(0..1).ok()?.into() };
-        Some(Complete { number, head, damaged: Some((end, finding)) })
+        Some(Complete { number, head, damaged: Some((self.end_of_head(number, head)?, finding)) })
     }
 
-    /// Returns true if the tables of the older pack give more than those of a newer one whose head is damaged, and
-    /// reports that.
+    /// Returns true if the tables of the older pack give more than those of a newer one with a damaged end, and reports
+    /// that.
     fn gives_more(&self, older: &Complete, newer: &Complete, report: &mut Report) -> bool {
         if newer.damaged.is_none() {
             return false;
@@ -199,30 +237,31 @@ impl Packs<'_> {
             return false;
         }
         let known = format!(
-            "its head is damaged, and its journals do not fit its tables: {older_nodes} nodes are missing or older than \
+            "an end of it is damaged, and its tables do not fit the nodes: {older_nodes} nodes are missing or older than \
              in pack {}, {newer_nodes} are newer",
             older.number
         );
         let finding = Finding::new(Kind::PackUnreadable, Place::Checkpoint(newer.number), known);
         report.add(finding.with_certainty(Certainty::Unclear));
+        report.lose(Loss::Checkpoint);
         true
     }
 
     /// Tells a pack that a power cut left unfinished from a damaged one: it has the version that follows `good`. `None`
-    /// for a whole pack.
+    /// for a whole pack. One that is certainly older than `good` is as harmless: the next checkpoint overwrites both.
     fn broken(&self, number: u8, good: CheckpointVer) -> Option<Finding> {
         let raw = self.raw(number);
         let error = raw.whole().err()?;
-        let version = raw.start().map(|start| start.version);
-        let follows =
-            version.is_some_and(|version| version.0 == good.0.wrapping_add(1) && !raw.has_copy(version));
-        let kind = if follows { Kind::PackUnfinished } else { Kind::PackUnreadable };
+        let next = raw.start().map(|start| start.version).filter(|it| it.0 == good.0.wrapping_add(1));
+        let was_complete = next.is_some_and(|version| raw.has_copy(version));
+        let follows = next.is_some() && !was_complete;
         // The pack may have been complete, and newer: then the older one lacks its changes.
-        let is_newer = raw.newest_version().is_some_and(|version| version.is_after(good));
-        let certainty = match (follows, is_newer) {
-            (true, _) => Certainty::Likely,
-            (false, true) => Certainty::Unclear,
-            (false, false) => Certainty::Certain,
+        let is_newer = was_complete || raw.newest_version().is_some_and(|version| version.is_after(good));
+        let (kind, certainty) = match (follows, is_newer) {
+            (true, _) => (Kind::PackUnfinished, Certainty::Likely),
+            (false, true) => (Kind::PackUnreadable, Certainty::Unclear),
+            (false, false) if is_old(raw) => (Kind::PackUnfinished, Certainty::Certain),
+            (false, false) => (Kind::PackUnreadable, Certainty::Certain),
         };
         Some(Finding::new(kind, Place::Checkpoint(number), text(&error)).with_certainty(certainty))
     }

@@ -10,6 +10,7 @@
 //! [`Undo`] has the bytes that a plan overwrites.
 
 mod census;
+mod corrected;
 mod edits;
 mod logs;
 mod mend;
@@ -273,8 +274,12 @@ impl Planning<'_> {
         if !before.is_empty() {
             start = over(&start, &before)?;
         }
+        if first.losses().contains_key(&Loss::Checkpoint) {
+            // Later checks see a volume without that pack.
+            self.lost.insert(Loss::Checkpoint, 1);
+        }
         let rolled = recover::roll_forward(&start, first, &segments, self.now);
-        self.losses.extend(rolled.loss);
+        self.losses.extend(rolled.losses);
         if !rolled.requests.is_empty() {
             start = over(&start, &rolled.requests)?;
             before.extend(rolled.requests);
@@ -376,7 +381,7 @@ impl Planning<'_> {
 
     /// Adds the losses that the changes of a round bring.
     fn note_losses(&mut self, report: &Report, round: &Round) {
-        for (loss, count) in report.losses() {
+        for (loss, count) in report.losses().iter().filter(|(loss, _)| **loss != Loss::Checkpoint) {
             *self.lost.entry(*loss).or_default() += count;
         }
         for (loss, count) in [(Loss::Node, round.freed_inodes), (Loss::Entry, round.lost_names)] {

@@ -39,8 +39,9 @@ damage! {
 
     // Checkpoint packs.
     a_pack_with_a_wrong_checksum => ["pack-invalid"]: |d| {
+        // Nothing tells its version, either.
         let other = 1 - d.checkpoint().0;
-        d.put(d.pack(other), 8, &[0xEE]);
+        d.put(d.pack(other), 0, &[0xEE; BLOCK]);
     }
     error_flags_of_a_checkpoint => ["checkpoint-error"]: |d| {
         let flags = d.checkpoint().1.flags.0;

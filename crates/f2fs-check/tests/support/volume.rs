@@ -79,6 +79,13 @@ impl Damaged {
         Damaged { device, volume }
     }
 
+    /// Takes the newest checkpoint of the device for the sound state, without the fsyncs after it.
+    pub fn at_last_checkpoint(self) -> Damaged {
+        let options = Options { roll_forward: false, ..Options::read_only() };
+        let volume = Engine::open(self.device.clone(), options).expect("a sound volume");
+        Damaged { volume, ..self }
+    }
+
     /// The volume as it was.
     pub fn volume(&self) -> &Engine {
         &self.volume
