@@ -121,15 +121,23 @@ impl FileSystem {
         if claims == Claims::Own && self.give_up_claim(caller, &name)? == OtherClaims::Some {
             return Ok(Removal::OtherUsers);
         }
-        if self.inodes.with_changes().into_iter().any(|ino| is_under(&volume, ino, &name)) {
+        if self.is_key_busy(&volume, &name) {
             return Ok(Removal::FilesBusy);
         }
-        // Readers have their turns meanwhile; those that change keys or files, or open files for writing, wait.
+        // Readers have their turns meanwhile, and so have those that open files for writing.
         let pending = volume.begin_write_encrypted();
         self.settle(&mut volume, pending).map_err(to_errno)?;
+        if self.is_key_busy(&volume, &name) {
+            return Ok(Removal::FilesBusy);
+        }
         volume.begin().remove_key(&name).map_err(to_errno)?;
         self.key_users.lock().remove(&name);
         Ok(Removal::Done)
+    }
+
+    /// Returns true if a file under a key is open for writing, or is being sealed.
+    fn is_key_busy(&self, volume: &Engine, name: &KeyName) -> bool {
+        self.inodes.with_changes().into_iter().any(|ino| is_under(volume, ino, name))
     }
 
     /// Drops the claim of the caller to a key, if other users have claims. The last claim is dropped with the key.
@@ -193,12 +201,16 @@ fn is_under(volume: &Engine, ino: Ino, name: &KeyName) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, thread, time::Duration};
+    use std::{
+        sync::{Arc, Mutex, OnceLock, Weak},
+        thread,
+        time::Duration,
+    };
 
-    use block::MemoryDevice;
+    use block::{Device, Hooked, MemoryDevice, Verb};
     use f2fs::{
         NONCE_SEED_BYTES, Nonces,
-        engine::{NewNode, Options},
+        engine::{NewNode, Options, SyncScope},
         units::Time,
     };
 
@@ -233,6 +245,10 @@ mod tests {
     fn encrypted() -> (FileSystem, Ino) {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         format(&device, "encrypt").unmount().unwrap();
+        encrypted_on(device)
+    }
+
+    fn encrypted_on(device: Arc<dyn Device>) -> (FileSystem, Ino) {
         let nonces = Some(Nonces::new([9; NONCE_SEED_BYTES]));
         let mut volume = Engine::open(device, Options { nonces, ..Options::new(Time::default) }).unwrap();
         volume.add_key(key());
@@ -280,6 +296,47 @@ mod tests {
         assert_eq!(fs.remove_key(caller(0), name, Claims::All), Ok(Removal::Done));
         assert_eq!(fs.open(caller(0), ino, WRITING), Err(Errno::NOKEY));
         assert!(!fs.has_writer(ino));
+    }
+
+    /// Files were looked for only before the pages were written, and a file could be opened between two slices of them: the
+    /// key was gone, and what its program wrote was lost.
+    #[test]
+    fn a_file_that_is_opened_while_pages_are_written_keeps_its_key() {
+        // More than a log gathers, so that some are written before the last slice.
+        const PAGES: u64 = 3000;
+        let opening: OnceLock<(Weak<FileSystem>, Ino)> = OnceLock::new();
+        let (opening, opener) = (Arc::new(opening), Arc::new(Mutex::new(None)));
+        let (plan, handle) = (opening.clone(), opener.clone());
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        format(&device, "encrypt").unmount().unwrap();
+        let hooked = Hooked::new(device, move |verb, _| {
+            let Some((fs, ino)) = plan.get().and_then(|(fs, ino)| Some((fs.upgrade()?, *ino))) else {
+                return Ok(());
+            };
+            let mut handle = handle.lock().unwrap();
+            if verb == Verb::Write && handle.is_none() {
+                let opened = fs.clone();
+                *handle = Some(thread::spawn(move || opened.open(caller(0), ino, WRITING)));
+                while !fs.has_writer(ino) {
+                    thread::yield_now();
+                }
+            }
+            Ok(())
+        });
+        let (fs, ino) = encrypted_on(Arc::new(hooked));
+        let content = vec![1; (PAGES * 4096) as usize];
+        fs.write(caller(0), ino, 0, &content, crate::WriteMode::default()).unwrap();
+        fs.fsync(ino, SyncScope::Everything).unwrap();
+        for page in 0..PAGES {
+            fs.write(caller(0), ino, page * 4096, b"new", crate::WriteMode::default()).unwrap();
+        }
+        let fs = Arc::new(fs);
+        opening.set((Arc::downgrade(&fs), ino)).unwrap();
+        assert_eq!(fs.remove_key(caller(0), identifier(&key()), Claims::All), Ok(Removal::FilesBusy));
+        let opened = opener.lock().unwrap().take().expect("a page was written").join().unwrap();
+        opened.unwrap();
+        fs.write(caller(0), ino, 0, b"later", crate::WriteMode::default()).unwrap();
+        fs.fsync(ino, SyncScope::Everything).unwrap();
     }
 
     /// The file was made first and opened later: without the key, its name was there and creat(2) failed.
