@@ -6,7 +6,9 @@ use std::{process::Command, sync::Arc};
 use block::{Device, MemoryDevice};
 use f2fs::{
     Error, Place,
-    engine::{Caller, Engine, NewNode, Options, SealedDamage, SealedPart, SealedPlace, SetAttr},
+    engine::{
+        Caller, Engine, FileSize, NewNode, Options, SealedDamage, SealedPart, SealedPlace, SetAttr, SyncScope,
+    },
     format::{
         BlockSize,
         inode::{advise, flag},
@@ -281,4 +283,66 @@ fn a_sealing_that_is_given_up_leaves_the_file_as_it_was() {
     assert!(damage(&volume, ino).is_empty());
     let long = volume.begin_sealing(ino, &usual(), &bytes(16_129));
     assert!(matches!(long, Err(Error::Invalid(_))), "{long:?}");
+}
+
+/// Begins to seal a new file of this content, and does two parts.
+fn sealed_in_part(volume: &mut Engine, content: &[u8]) -> Ino {
+    let ino = file(volume, b"file", content);
+    volume.checkpoint().expect("a checkpoint");
+    let mut sealing = volume.begin_sealing(ino, &usual(), b"").expect("it can be sealed");
+    for _ in 0..2 {
+        assert_eq!(volume.begin(Caller::ADMIN).seal_part(&mut sealing).expect("room"), None);
+    }
+    ino
+}
+
+/// Roll-forward took the last block of the tree for the end of the file.
+#[test]
+fn an_fsync_during_a_sealing_keeps_the_size() {
+    let (device, mut volume) = volume(&["verity"]);
+    let content = bytes(10_000_000);
+    let ino = sealed_in_part(&mut volume, &content);
+    volume.fsync(ino, SyncScope::Everything).expect("it is durable");
+    drop(volume);
+    let volume = Engine::open(device, Options::new(|| support::NOW)).expect("a volume");
+    assert!(read(&volume, ino).expect("readable") == content);
+}
+
+/// The tree became content when the file grew past its last block.
+#[test]
+fn the_tree_of_an_interrupted_sealing_does_not_become_content() {
+    type Grow = fn(&mut Engine, Ino, u64) -> f2fs::Result<()>;
+    let ways: [(&str, Grow); 5] = [
+        ("truncate", |volume, ino, end| volume.begin(Caller::ADMIN).truncate(ino, end)),
+        ("write", |volume, ino, end| volume.begin(Caller::ADMIN).write(ino, end - 1, &[0])),
+        ("reserve", |volume, ino, end| {
+            volume.begin(Caller::ADMIN).allocate_range(ino, end - 4096, 4096, FileSize::Grows)
+        }),
+        ("reserve, then grow", |volume, ino, end| {
+            volume.begin(Caller::ADMIN).allocate_range(ino, end - 4096, 4096, FileSize::Stays)?;
+            volume.begin(Caller::ADMIN).truncate(ino, end)
+        }),
+        ("insert", |volume, ino, end| {
+            let size = volume.stat(ino)?.size;
+            let length = (end - size) / 4096 * 4096;
+            volume.begin(Caller::ADMIN).insert_range(ino, 0, length)?;
+            volume.begin(Caller::ADMIN).collapse_range(ino, 0, length)?;
+            volume.begin(Caller::ADMIN).truncate(ino, end)
+        }),
+    ];
+    for (name, grow) in ways {
+        let (device, mut first) = volume(&["verity"]);
+        let content = bytes(10_000_000);
+        let ino = sealed_in_part(&mut first, &content);
+        first.checkpoint().expect("a checkpoint");
+        drop(first);
+        let mut volume = Engine::open(device, Options::new(|| support::NOW)).expect("a volume");
+        let end = content.len() as u64 + (1 << 20);
+        grow(&mut volume, ino, end).expect("it grows");
+        let found = read(&volume, ino).expect("readable");
+        assert_eq!(found.len() as u64, end, "{name}");
+        assert!(found[..content.len()] == content, "{name}");
+        let stray = found[content.len()..].iter().filter(|byte| **byte != 0).count();
+        assert_eq!(stray, 0, "{name}");
+    }
 }

@@ -133,6 +133,7 @@ impl Files {
         let fits_inline = inode.has_inline(inline::DATA) && end <= inode.layout().inline_bytes() as u64;
         drop(inode);
         if !fits_inline {
+            self.drop_tail(ino, end)?;
             let _space = self.reserve(ino, blocks.clone())?;
             self.leave_inline(ino)?;
             let mut at = blocks.start;
@@ -186,6 +187,8 @@ impl Files {
             }
         } else if is_cut {
             self.cut(ino, size)?;
+        } else {
+            self.drop_tail(ino, size)?;
         }
         let head = self.nodes.inode_mut(ino)?.head_mut();
         head.size.set(size);
@@ -205,6 +208,23 @@ impl Files {
         self.zero_part(ino, size, kept << log)?;
         self.open_clusters(ino, kept..kept)?;
         self.free_from(ino, kept)
+    }
+
+    /// Frees the blocks past the end of a plain file that is about to get `size` bytes, unless they were reserved: a sealing
+    /// that a power cut ended leaves its tree there, which must not become content. Damage there stays for the check.
+    pub(super) fn drop_tail(&mut self, ino: Ino, size: u64) -> Result<()> {
+        let inode = self.nodes.inode(ino)?;
+        let log = self.geometry().block_size.log();
+        let old = inode.head().size.get();
+        let kept = old.div_ceil(1 << log);
+        let may_show = size.div_ceil(1 << log) > kept
+            && inode.file_type() == FileType::Regular
+            && has_map(&inode)
+            && !inode.has_advise(advise::KEEP_SIZE)
+            && inode.compression().is_none();
+        let has_tail = may_show && self.end_of_map(&inode).is_ok_and(|end| end > kept);
+        drop(inode);
+        if has_tail { self.cut(ino, old) } else { Ok(()) }
     }
 
     /// Fills part of one block with zeroes, if the block exists.

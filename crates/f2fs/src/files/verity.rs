@@ -214,6 +214,8 @@ impl Files {
 
     /// Writes past the end of a file, which does not grow.
     pub(crate) fn write_beyond(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        // Roll-forward would take the last of these blocks for the end of the file.
+        self.nodes.since_checkpoint_mut().note_renamed([ino]);
         let (log, end) = (self.geometry().block_size.log(), offset + data.len() as u64);
         let _space = self.reserve(ino, offset >> log..end.div_ceil(1 << log))?;
         self.leave_inline(ino)?;
