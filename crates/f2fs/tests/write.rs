@@ -7,8 +7,11 @@ use std::{collections::BTreeSet, sync::Arc};
 use block::{Counted, MemoryDevice, Recording, Verb};
 use f2fs::{
     Error,
-    engine::{Caller, Engine, NewNode, Options, RenameMode, XattrMode},
-    format::{BlockSize, inode::DeviceNumber},
+    engine::{Caller, Engine, NewNode, Options, RenameMode, SetAttr, XattrMode},
+    format::{
+        BlockSize,
+        inode::{DeviceNumber, flag},
+    },
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino},
 };
@@ -458,4 +461,34 @@ fn entering_a_name_reads_no_block_that_is_full() {
         volume.unmount().unwrap();
         assert_eq!(names(&volume, ROOT).len(), 4_501 + names_before);
     }
+}
+
+/// A list that the mode expresses was not stored as an attribute, and passed the check of attributes by.
+#[test]
+fn a_list_for_the_mode_is_refused_where_a_mode_is() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device, &[], BlockSize::B4K);
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).expect("a file");
+    let entries: [(u16, u16); 3] = [(1, 7), (4, 7), (32, 7)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions) in entries {
+        list.extend([&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &[0xFF; 4]].concat());
+    }
+    for flags in [flag::IMMUTABLE, flag::APPEND] {
+        let protect = SetAttr { flags: Some(flags), ..SetAttr::default() };
+        volume.begin(Caller::ADMIN).set_attr(ino, &protect).expect("a flag");
+        let set =
+            volume.begin(Caller::ADMIN).set_xattr(ino, b"system.posix_acl_access", &list, XattrMode::Set);
+        assert!(matches!(set, Err(Error::NotPermitted)), "{set:?}");
+        assert_eq!(volume.stat(ino).expect("attributes").mode & 0o777, 0o644);
+    }
+    volume
+        .begin(Caller::ADMIN)
+        .set_attr(ino, &SetAttr { flags: Some(0), ..SetAttr::default() })
+        .expect("no flag");
+    volume
+        .begin(Caller::ADMIN)
+        .set_xattr(ino, b"system.posix_acl_access", &list, XattrMode::Set)
+        .expect("a mode");
+    assert_eq!(volume.stat(ino).expect("attributes").mode & 0o777, 0o777);
 }

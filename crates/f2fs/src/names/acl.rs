@@ -2,8 +2,8 @@
 
 use super::{Names, NewNode, SET_GID, XattrMode};
 use crate::{
-    Place, Result,
-    format::{FileType, acl::Acl, xattr::index},
+    Error, Place, Result,
+    format::{FileType, acl::Acl, inode::flag, xattr::index},
     units::Ino,
 };
 
@@ -39,6 +39,9 @@ impl Names {
     /// Sets the access ACL and derives the permissions from it. The ACL is stored only if the mode bits
     /// cannot express it (Linux, `f2fs_set_acl`).
     pub(super) fn set_access_acl(&mut self, ino: Ino, acl: &Acl, mode: XattrMode) -> Result<()> {
+        if self.nodes().inode(ino)?.has_flag(flag::IMMUTABLE | flag::APPEND) {
+            return Err(Error::NotPermitted);
+        }
         if acl.entries.is_empty() || acl.is_mode_only() {
             if self.acl(ino, index::ACL_ACCESS)?.is_some() {
                 self.change_xattr(ino, index::ACL_ACCESS, b"", None, XattrMode::Set)?;
