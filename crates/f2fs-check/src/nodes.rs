@@ -86,7 +86,8 @@ impl Checker<'_> {
         if footer.nid != nid {
             let other = self.table.find(footer.nid).map(|other| self.table.addr(other));
             let summary_agrees = owned.is_some_and(|owned| owned.owner.nid == nid);
-            if !summary_agrees || other == Some(addr) || self.is_no_inode(nid, entry, bytes) {
+            let is_lost = !summary_agrees || other == Some(addr) || self.is_no_inode(nid, entry, bytes);
+            if is_lost || self.is_other_node(entry, &footer) {
                 self.lost.add(nid, addr);
                 self.table.note(entry, fact::BROKEN);
                 return;
@@ -168,6 +169,19 @@ impl Checker<'_> {
         is_inode
             && NodeFooter::of(bytes).ino != ino
             && parse_node(self.format, &as_inode(bytes, ino), nid, BlockAddr::NULL).0.is_err()
+    }
+
+    /// Returns true if the footer of a block, which has another nid than the NAT, is that of another node as a whole: a write
+    /// went to the wrong place. One wrong number leaves the others right.
+    fn is_other_node(&self, entry: Entry, footer: &NodeFooter) -> bool {
+        let other = self.table.find(footer.nid).filter(|other| self.table.ino(*other) == footer.ino);
+        if footer.ino != self.table.ino(entry) {
+            return footer.is_inode() || other.is_some();
+        }
+        let is_at = |entry: Entry| {
+            self.table.has(entry, fact::REACHED).then(|| self.table.parent_offset(entry) == footer.offset)
+        };
+        is_at(entry) == Some(false) && other.and_then(is_at) == Some(true)
     }
 
     /// Compares the inode that the footer names with that of the NAT, and decides between them.

@@ -1,6 +1,7 @@
 //! Agreement with fsck.f2fs: on damaged volumes both find something, or neither.
 
 use f2fs::units::BlockAddr;
+use f2fs_check::Kind;
 
 mod support;
 
@@ -34,7 +35,11 @@ fn damage_that_fsck_f2fs_finds_is_found() {
         bytes[at] ^= 1 << rng.below(8);
         damaged.put(addr, 0, &bytes);
         let report = support::report(damaged.device.clone());
-        let theirs = model::fsck::fsck(&damaged.device);
+        // Both only mention an older pack that is damaged.
+        let theirs = match report.count(Kind::PackUnfinished) {
+            0 => model::fsck::fsck(&damaged.device),
+            _ => model::fsck::fsck_after_cut(&damaged.device),
+        };
         match (report.is_clean(), theirs) {
             (true, Err(error)) => missed.push(format!("{seed}: byte {at} of {addr}: {error:#}")),
             (false, Ok(())) => {

@@ -18,6 +18,7 @@ use f2fs_check::{
 mod kept;
 mod lost;
 mod lost_names;
+mod misdirected;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/volume.rs"]
