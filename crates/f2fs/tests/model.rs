@@ -51,6 +51,7 @@ kinds! {
     two_devices = "two devices",
     small_cache = "small cache",
     full = "full",
+    append_only_full = "append only, full",
     encrypted = "encrypted",
     encrypted_not_inline = "encrypted, not inline",
     encrypted_casefold_compressed = "encrypted, casefold, compressed",

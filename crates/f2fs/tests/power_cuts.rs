@@ -61,4 +61,5 @@ cases! {
     small_cache = "small cache",
     write_through = "write through",
     nothing_in_place = "nothing in place",
+    append_only_full = "append only, full",
 }

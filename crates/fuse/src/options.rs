@@ -6,7 +6,7 @@ use std::{path::Path, time::Duration};
 
 use f2fs::{
     Keyring,
-    engine::{self, ActiveLogs, FsyncNames, InPlace, Options, Policy},
+    engine::{self, ActiveLogs, FsyncNames, Mode, Options, Policy},
     format::inode::Compression,
     units::Time,
 };
@@ -83,8 +83,8 @@ pub struct MountOptions {
     pub checkpoint_interval: Duration,
     /// Number of active logs.
     pub active_logs: ActiveLogs,
-    /// When blocks are overwritten in place.
-    pub in_place: InPlace,
+    /// Policy of the logs.
+    pub mode: Mode,
     /// Segments freed by a checkpoint are discarded. With `None`, only on block devices, as in Linux.
     pub discard: Option<bool>,
     /// Files fsynced after the last checkpoint are recovered.
@@ -139,7 +139,7 @@ impl Default for MountOptions {
             checkpoints: true,
             checkpoint_interval: Duration::from_secs(60),
             active_logs: ActiveLogs::default(),
-            in_place: InPlace::default(),
+            mode: Mode::default(),
             discard: None,
             roll_forward: true,
             inline_data: true,
@@ -177,7 +177,10 @@ pub const KNOWN: [(&str, &str); 40] = [
     ("squash", "uid= and gid= of the mounting user: access to everything in an image of that user"),
     ("fsname=NAME", "Source shown in the table of mounts, instead of the image"),
     ("active_logs=2|4|6", "Number of active logs; fewer suit cards with few open units [6]"),
-    ("mode=adaptive|lfs", "Overwrite in place if that is better, or never [adaptive]"),
+    (
+        "mode=adaptive|lfs",
+        "lfs: only append, never overwrite in place or fill holes, and clean segments instead [adaptive]",
+    ),
     ("background_gc=on|off", "Clean segments after 5 seconds without a request [on]"),
     ("atgc", "Clean in idle time only sections unchanged for a week"),
     ("discard, nodiscard", "Discard blocks that checkpoints free [discard on block devices]"),
@@ -265,7 +268,7 @@ impl MountOptions {
             seed,
             cache_bytes: self.cache_bytes,
             active_logs: self.active_logs,
-            in_place: self.in_place,
+            mode: self.mode,
             fsync_names: match self.fsync {
                 FsyncMode::Strict => FsyncNames::Renamed,
                 FsyncMode::Posix | FsyncMode::NoBarrier => FsyncNames::Own,
@@ -331,18 +334,17 @@ mod tests {
     #[test]
     fn options_are_set_and_the_last_one_wins() {
         let options = parsed(
-            "ro,rw,active_logs=4,mode=lfs,noinline_data,nodiscard,fsync_mode=strict,checkpoint=disable:10%,\
+            "ro,rw,active_logs=4,mode=lfs,noinline_data,nodiscard,fsync_mode=strict,checkpoint=enable,\
              checkpoint_interval=5,noatime,errors=panic,cache=16M,threads=3,direct_write,allow_other,background_gc=off",
         )
         .unwrap();
         let wanted = MountOptions {
             allow_other: true,
             active_logs: ActiveLogs::Four,
-            in_place: InPlace::Never,
+            mode: Mode::Lfs,
             inline_data: false,
             discard: Some(false),
             fsync: FsyncMode::Strict,
-            checkpoints: false,
             checkpoint_interval: Duration::from_secs(5),
             atime: Atime::Never,
             on_error: OnError::Panic,
@@ -353,6 +355,17 @@ mod tests {
             ..MountOptions::default()
         };
         assert_eq!(options, wanted);
+    }
+
+    #[test]
+    fn logs_that_only_append_need_checkpoints() {
+        assert!(!parsed("checkpoint=disable:10%").unwrap().checkpoints);
+        for list in ["mode=lfs,checkpoint=disable", "checkpoint=disable:10%,mode=lfs"] {
+            let error = parsed(list).unwrap_err().to_string();
+            assert_eq!(error, "mode=lfs cannot be combined with checkpoint=disable; leave one of them out");
+        }
+        let options = parsed("mode=lfs,checkpoint=disable,checkpoint=enable").unwrap();
+        assert_eq!((options.mode, options.checkpoints), (Mode::Lfs, true));
     }
 
     #[test]

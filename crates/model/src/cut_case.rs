@@ -30,6 +30,12 @@ impl Case {
         };
         let in_new_places =
             Settings { in_place: InPlace::Never, active_logs: ActiveLogs::Six, ..Settings::default() };
+        // The volume has 2560 blocks for its user, so that nearly each segment that a log opens has to be cleaned before.
+        let mut full = busy("append only, full", 4, Promise::Fsync);
+        full.bytes = 56 << 20;
+        (full.mix.fill, full.mix.first_mib) = (true, 9);
+        // In a large file these are done in parts, between which a checkpoint is written.
+        full.mix.allocate.retain(|how| !matches!(how, Allocate::Collapse | Allocate::Insert));
         let sealed: &[&str] = &["-O", "extra_attr,inode_checksum"];
         vec![
             case("checkpoints in a row", busy("base", 8, Promise::Checkpoint), Mode::Linear, 250),
@@ -69,6 +75,7 @@ impl Case {
                 Mode::Random(3),
                 200,
             ),
+            case("append only, full", full, Mode::Random(2), 120),
         ]
     }
 

@@ -38,6 +38,8 @@ pub struct Mix {
     pub compress: bool,
     /// True if the volume is filled up.
     pub fill: bool,
+    /// Number of MiB of a file that the first operations write; 0 for none.
+    pub first_mib: u64,
     /// Modes of fallocate that the volume supports.
     pub allocate: Vec<Allocate>,
     /// One of this many operations makes changes durable or reopens the volume; 0 for none.
@@ -59,6 +61,7 @@ impl Default for Mix {
             casefold: false,
             compress: false,
             fill: false,
+            first_mib: 0,
             allocate: vec![
                 Allocate::Extend,
                 Allocate::KeepSize,
@@ -91,9 +94,14 @@ impl Generator {
     /// Makes a generator whose operations depend only on `seed` and the models that it is given.
     pub fn new(seed: u64, mix: Mix) -> Generator {
         let compress = Op::Flags { path: "/".into(), set: flag::COMPRESS, clear: 0 };
+        let first = (0..mix.first_mib).rev().map(|at| Op::Write {
+            path: "/first".into(),
+            offset: at << 20,
+            content: Content::Noise { seed: seed.wrapping_add(at), length: 1 << 20 },
+        });
         Generator {
             rng: Rng::new(seed),
-            burst: if mix.compress { vec![compress] } else { Vec::new() },
+            burst: first.chain(mix.compress.then_some(compress)).collect(),
             mix,
             tree: Arc::default(),
             tree_age: TREE_AGE_MAX,

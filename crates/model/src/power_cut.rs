@@ -19,12 +19,7 @@ use block::{
     ATOMIC_BYTES, Device, MemoryDevice, Overlay, Recording, Request, Rng, Survivors, Verb, power_cut, replay,
     unflushed_writes,
 };
-use f2fs::{
-    Error,
-    engine::{FinalSymlink, InPlace},
-    format::node::NodeFooter,
-    units::Ino,
-};
+use f2fs::{Error, engine::FinalSymlink, format::node::NodeFooter, units::Ino};
 use guest::{Bytes, Content, Op};
 
 use crate::{
@@ -146,7 +141,7 @@ impl Record {
         let is_commit = pair.subject.volume().last_checkpoint().version != version;
         if is_commit {
             self.commits.push(Commit { begun, done, state: before });
-            if self.setup.settings.in_place == InPlace::Never {
+            if self.setup.settings.never_in_place() {
                 return Ok(());
             }
             // An fsync may have overwritten in place before its checkpoint counts.
@@ -367,7 +362,7 @@ impl Record {
             }
             next.1.torn = Some((fsync.id, old.and_then(|(_, old)| old.data().cloned()).unwrap_or_default()));
             candidates.push(next);
-            if let (Some((id, old)), true) = (old, self.setup.settings.in_place != InPlace::Never) {
+            if let (Some((id, old)), true) = (old, !self.setup.settings.never_in_place()) {
                 let other = |inode: &Inode| inode.data().cloned().expect("a regular file");
                 let mut mixed = state.clone();
                 mixed.1.attributes.insert(id);

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use block::{Device, MemoryDevice};
 use f2fs::{
     CipherMode, EncryptionPolicy, IvScheme, KeyName, NONCE_SEED_BYTES, Nonces,
-    engine::{ActiveLogs, Caller, Engine, InPlace, Options, device_bytes, read_superblock},
+    engine::{ActiveLogs, Caller, Engine, InPlace, Mode, Options, device_bytes, read_superblock},
     format::BlockSize,
     mkfs::{self, DeviceContent, DeviceSize, Plan},
 };
@@ -104,7 +104,7 @@ impl Setup {
             Setup::new("in place", 96, Tool(&[]))
                 .with_settings(Settings { in_place: InPlace::Always, ..usual }),
             Setup::new("append only", 128, Tool(&["-O", "extra_attr,inode_checksum"]))
-                .with_settings(Settings { in_place: InPlace::Never, ..usual })
+                .with_settings(Settings { mode: Mode::Lfs, ..usual })
                 .with_linux("mode=lfs"),
             Setup::new("not inline", 96, Tool(&[]))
                 .with_settings(Settings { inline: false, ..usual })
@@ -115,6 +115,9 @@ impl Setup {
             Setup::new("small cache", 96, Tool(&[]))
                 .with_settings(Settings { cache_bytes: 64 << 10, ..usual }),
             Setup::new("full", 56, Tool(&[])),
+            Setup::new("append only, full", 64, Tool(&["-O", "extra_attr,inode_checksum"]))
+                .with_settings(Settings { mode: Mode::Lfs, ..usual })
+                .with_linux("mode=lfs"),
         ];
         for setup in &mut setups {
             let Tool(arguments) = setup.maker else { continue };
@@ -126,7 +129,7 @@ impl Setup {
             // the indirect node, not the inode, for the number of addresses per node), and reports the
             // addresses after it as damage.
             setup.mix.far = !setup.mix.compress;
-            setup.mix.fill = setup.name == "full";
+            setup.mix.fill = ["full", "append only, full"].contains(&setup.name);
             setup.mix.fsync = true;
         }
         setups

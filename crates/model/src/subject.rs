@@ -12,7 +12,7 @@ use anyhow::Context;
 use block::Device;
 use f2fs::{
     Error, Key, Keyring, NONCE_SEED_BYTES, Nonces, Result,
-    engine::{ActiveLogs, Caller, Engine, FinalSymlink, InPlace, NewNode, Options, SyncScope},
+    engine::{ActiveLogs, Caller, Engine, FinalSymlink, InPlace, Mode, NewNode, Options, SyncScope},
     format::node::NodeBlock,
     units::{Ino, Time},
 };
@@ -32,6 +32,8 @@ const EPOCH: i64 = 1_700_000_000;
 pub struct Settings {
     /// Number of active logs.
     pub active_logs: ActiveLogs,
+    /// Policy of the logs.
+    pub mode: Mode,
     /// Policy for in-place updates.
     pub in_place: InPlace,
     /// Memory for caches in bytes.
@@ -63,10 +65,18 @@ pub fn keys() -> Keyring {
     keys
 }
 
+impl Settings {
+    /// Returns true if no block of a file is updated in place, unless it is pinned.
+    pub fn never_in_place(&self) -> bool {
+        self.mode == Mode::Lfs || self.in_place == InPlace::Never
+    }
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
             active_logs: ActiveLogs::Six,
+            mode: Mode::default(),
             in_place: InPlace::default(),
             cache_bytes: 1 << 20,
             inline: true,
@@ -215,6 +225,7 @@ fn open(device: &Arc<dyn Device>, settings: Settings, clock: &StepClock) -> Resu
         nonces,
         cache_bytes: settings.cache_bytes,
         active_logs: settings.active_logs,
+        mode: settings.mode,
         in_place: settings.in_place,
         inline_data: settings.inline,
         inline_dentry: settings.inline,

@@ -22,7 +22,7 @@ use fscrypt::{Key, KeyName};
 pub use devices::{device_bytes, join};
 pub use geometry::Geometry;
 pub use io::Io;
-pub use options::{ActiveLogs, Clock, FsyncNames, InPlace, OnError, Options, Upkeep};
+pub use options::{ActiveLogs, Clock, FsyncNames, InPlace, Mode, OnError, Options, Upkeep};
 pub use raw_pack::RawPack;
 pub use superblock::{read_raw_superblock, read_superblock};
 

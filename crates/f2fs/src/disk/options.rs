@@ -21,7 +21,20 @@ pub enum ActiveLogs {
     Six,
 }
 
-/// Policy for in-place updates (IPU) of file blocks.
+/// Policy of the logs (Linux, mount option `mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Mode {
+    /// Logs append as long as more than the reserve is free, and fill the holes of segments in use after that (SSR). Blocks
+    /// of files are updated in place if [`InPlace`] says so.
+    #[default]
+    Adaptive,
+    /// Logs only append. Before each change, cleaning empties sections until the logs have enough free ones. No block is
+    /// updated in place, except in pinned files. A log that a volume in adaptive mode has left among holes fills that
+    /// segment first. Only roll-forward recovery fills holes, and only if no section is free.
+    Lfs,
+}
+
+/// Policy for in-place updates (IPU) of file blocks, with [`Mode::Adaptive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum InPlace {
     /// Never: all blocks go to the logs.
@@ -80,7 +93,9 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Number of logs in use.
     pub active_logs: ActiveLogs,
-    /// Policy for in-place updates.
+    /// Policy of the logs.
+    pub mode: Mode,
+    /// Policy for in-place updates. [`Mode::Lfs`] excludes them.
     pub in_place: InPlace,
     /// The names that an fsync makes durable.
     pub fsync_names: FsyncNames,
@@ -113,7 +128,7 @@ pub struct Options {
     /// them.
     pub cache_has_times: bool,
     /// True to write checkpoints only on request. Until then, dropping the volume discards all changes as a
-    /// whole. Blocks freed in the meantime cannot be reused.
+    /// whole. Blocks freed in the meantime cannot be reused, so that [`Mode::Lfs`] excludes it, as in Linux.
     pub checkpoint_when_asked: bool,
     /// The caller of the upkeep before changes.
     pub upkeep: Upkeep,
@@ -132,6 +147,7 @@ impl Options {
             seed: 0,
             cache_bytes: 64 << 20,
             active_logs: ActiveLogs::default(),
+            mode: Mode::default(),
             in_place: InPlace::default(),
             fsync_names: FsyncNames::default(),
             read_only: false,
@@ -156,6 +172,14 @@ impl Options {
     /// Default options for read-only use. The clock is constant because nothing is stamped.
     pub fn read_only() -> Options {
         Options { read_only: true, ..Options::new(Time::default) }
+    }
+
+    /// The policy for in-place updates that follows from the mode.
+    pub(crate) fn in_place(&self) -> InPlace {
+        match self.mode {
+            Mode::Adaptive => self.in_place,
+            Mode::Lfs => InPlace::Never,
+        }
     }
 
     /// Bytes of the node cache, clean and dirty.
@@ -205,6 +229,7 @@ impl fmt::Debug for Options {
             .field("seed", &self.seed)
             .field("cache_bytes", &self.cache_bytes)
             .field("active_logs", &self.active_logs)
+            .field("mode", &self.mode)
             .field("in_place", &self.in_place)
             .field("read_only", &self.read_only)
             .field("roll_forward", &self.roll_forward)

@@ -148,7 +148,9 @@ impl Engine {
     pub(super) fn give_up_checkpoint(&mut self, error: Error, then: &Then) -> Result<Option<PendingSync>> {
         self.nodes_mut().note_waiting_charges();
         match then {
-            Then::FreeSpace(SpaceStep::Clean | SpaceStep::End) if matches!(error, Error::NoSpace { .. }) => {
+            Then::FreeSpace(SpaceStep::Clean | SpaceStep::Again(_) | SpaceStep::End)
+                if matches!(error, Error::NoSpace { .. }) =>
+            {
                 Ok(None)
             }
             _ => Err(error),

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 
 use rustc_hash::FxHashSet;
 
-use super::{Candidate, Engine, Policy, benefit, by_age, checkpoint::Reason};
+use super::{Candidate, Engine, Mode, Policy, benefit, by_age, checkpoint::Reason};
 use crate::{
     Error, Result,
     format::{BLOCKS_PER_SEGMENT, bits, summary::Summary},
@@ -18,6 +18,7 @@ use crate::{
 
 use super::{
     cleaning_reads::ReadAhead,
+    foreground::Rounds,
     pending::{PendingSync, Then, Work},
     write_dirty::{AfterDirtyWrite, Scope},
 };
@@ -32,7 +33,7 @@ pub struct Cleaned {
 }
 
 /// Maximum number of sections that an operation cleans before it goes on.
-const FOREGROUND_SECTIONS: u32 = 8;
+pub(super) const FOREGROUND_SECTIONS: u32 = 8;
 /// Number of moved blocks at which an operation stops cleaning and goes on; it empties one section in any
 /// case.
 const FOREGROUND_BLOCKS: u64 = FOREGROUND_SECTIONS as u64 * BLOCKS_PER_SEGMENT as u64;
@@ -84,6 +85,8 @@ pub(super) enum Purpose {
     Space,
     /// As `Space`, but before the logs have to fill holes, and only zones with few valid blocks.
     Append,
+    /// As `Space`, for logs that only append: a round of several, each of which a checkpoint ends.
+    Reserve(Rounds),
 }
 
 /// Step of the search for free sections.
@@ -93,6 +96,8 @@ pub(super) enum SpaceStep {
     Free,
     /// Sections may have to be cleaned.
     Clean,
+    /// Another round of cleaning may be necessary.
+    Again(Rounds),
     /// Nothing is left to do.
     End,
 }
@@ -231,6 +236,12 @@ impl Engine {
             Err(Error::NoSpace { .. }) if is_for_space => return Ok(None),
             Err(error) => return Err(error),
         }
+        if let Purpose::Reserve(rounds) = cleaning.purpose {
+            return match cleaning.cleaned.moved_blocks {
+                0 => self.free_space_from(SpaceStep::End),
+                _ => self.checkpoint_for(SpaceStep::Again(rounds)),
+            };
+        }
         match (cleaning.cleaned.sections, is_for_space) {
             (0, true) => self.free_space_from(SpaceStep::End),
             (0, false) => Ok(None),
@@ -272,6 +283,9 @@ impl Engine {
     fn free_and_clean(&mut self, step: SpaceStep) -> Result<Option<PendingSync>> {
         if step != SpaceStep::End {
             let sections = self.segments_mut().section_counts()?;
+            if self.options().mode == Mode::Lfs {
+                return self.free_to_append(step, sections);
+            }
             let freed_blocks = self.segments().turnover().freed_blocks;
             if step == SpaceStep::Free && checkpoint_for_space(sections, freed_blocks) {
                 return self.checkpoint_for(SpaceStep::Clean);
@@ -287,13 +301,17 @@ impl Engine {
                 return self.write_dirty_then(Scope::Everything, AfterDirtyWrite::Clean(cleaning));
             }
         }
-        // Segments that cleaning opened are no reason to look again.
+        self.end_free_space()
+    }
+
+    /// Ends the search for free sections. Segments that cleaning opened are no reason to look again.
+    pub(super) fn end_free_space(&mut self) -> Result<Option<PendingSync>> {
         self.segments_mut().take_opened_segment();
         Ok(None)
     }
 
     /// Begins a checkpoint that frees the blocks that only the last one needs.
-    fn checkpoint_for(&mut self, then: SpaceStep) -> Result<Option<PendingSync>> {
+    pub(super) fn checkpoint_for(&mut self, then: SpaceStep) -> Result<Option<PendingSync>> {
         match self.checkpoint_then(Reason::Sync, Then::FreeSpace(then)) {
             Err(Error::NoSpace { .. }) => Ok(None),
             pending => pending,
@@ -306,7 +324,10 @@ impl Engine {
         let mut budget_blocks = budget_blocks;
         loop {
             let Some(mut victim) = cleaning.victim.take() else {
-                let victim = match (cleaning.is_enough(), cleaning.purpose) {
+                let ends = cleaning.is_enough()
+                    || self.options().mode == Mode::Lfs
+                        && self.ends_round(cleaning.purpose, cleaning.cleaned.sections)?;
+                let victim = match (ends, cleaning.purpose) {
                     (true, _) => None,
                     (false, Purpose::Append) => self.next_in_cheap_zone(cleaning)?,
                     (false, _) => self.find_victim(cleaning.policy, cleaning.victims, &cleaning.tried)?,
@@ -347,6 +368,7 @@ impl Engine {
                 // There is no space to move blocks to. The old places of moved blocks become free with the
                 // next checkpoint.
                 Err(Error::NoSpace { .. }) => {
+                    cleaning.cleaned.moved_blocks += victim.moved_blocks;
                     cleaning.sections = cleaning.cleaned.sections;
                     cleaning.others = None;
                     continue;
@@ -544,7 +566,8 @@ mod tests {
 
     #[test]
     fn a_checkpoint_must_be_worth_its_blocks() {
-        let sections = |free| SectionCounts { free, least_free: 8, reserved: 20 };
+        let sections =
+            |free| SectionCounts { free, least_free: 8, reserved: 20, prefree_segments: 0, waiting: 0 };
         assert!(checkpoint_for_space(sections(8), 1) && !checkpoint_for_space(sections(8), 0));
         assert!(!checkpoint_for_space(sections(15), 1000) && checkpoint_for_space(sections(15), 1024));
         assert!(checkpoint_for_space(sections(24), 1024), "before the logs fill holes");

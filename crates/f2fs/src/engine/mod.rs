@@ -13,6 +13,7 @@ mod cleaning_reads;
 mod defragment;
 mod evacuate;
 mod files_api;
+mod foreground;
 mod fsync;
 mod gc;
 mod keys_api;
@@ -39,7 +40,7 @@ use rustc_hash::FxHashMap;
 
 pub use crate::{
     disk::{
-        ActiveLogs, Clock, FsyncNames, Geometry, InPlace, Io, OnError, Options, RawPack, Upkeep,
+        ActiveLogs, Clock, FsyncNames, Geometry, InPlace, Io, Mode, OnError, Options, RawPack, Upkeep,
         device_bytes, join, read_raw_superblock, read_superblock,
     },
     files::{

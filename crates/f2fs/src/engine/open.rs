@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use block::Device;
 
-use super::{Engine, Io, Options, read_superblock};
+use super::{Engine, Io, Mode, Options, read_superblock};
 use crate::{
-    Result,
+    Error, Result,
     disk::{
         Access, Disk, Geometry,
         pack::{PackTail, read_newest_pack},
@@ -43,12 +43,15 @@ impl Engine {
     /// Opens the volume on a device. The caller concatenates the devices of a multi-device volume first.
     ///
     /// # Errors
-    /// [`Error::NotF2fs`](crate::Error::NotF2fs) and [`Error::Unsupported`](crate::Error::Unsupported) for a device
-    /// without a volume that this crate can open; [`Error::Corrupt`](crate::Error::Corrupt) and
-    /// [`Error::Io`](crate::Error::Io) with the place if the superblock, both checkpoints or the recovered files
-    /// are damaged or cannot be read. A volume that cannot be changed opens all the same: see
+    /// [`Error::NotF2fs`] and [`Error::Unsupported`] for a device
+    /// without a volume that this crate can open; [`Error::Corrupt`] and
+    /// [`Error::Io`] with the place if the superblock, both checkpoints or the recovered files
+    /// are damaged or cannot be read; [`Error::Invalid`] for options that exclude each other. A volume that cannot be changed opens all the same: see
     /// [`read_only_reason`](Self::read_only_reason).
     pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Engine> {
+        if options.mode == Mode::Lfs && options.checkpoint_when_asked {
+            return Err(Error::Invalid("mode lfs needs checkpoints, which free what logs append to".into()));
+        }
         let mut volume = Engine::as_left(device, options)?;
         let read_only = volume.options().read_only;
         let writable = volume.superblock().features.0 & !WRITABLE.0 == 0;

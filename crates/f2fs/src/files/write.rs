@@ -269,7 +269,7 @@ impl Files {
     /// and need not write a node for a new address. In a file that fits into memory all overwritten blocks
     /// wait, so that adjacent blocks are written together.
     fn waits_for_fsync(&self, ino: Ino) -> Result<bool> {
-        if self.options().in_place != InPlace::Fsync {
+        if self.options().in_place() != InPlace::Fsync {
             return Ok(false);
         }
         let size_blocks = self.nodes.inode(ino)?.head().size.get() >> self.geometry().block_size.log();

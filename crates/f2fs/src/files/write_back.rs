@@ -168,7 +168,7 @@ impl Files {
     /// Returns true if `neighbours` adjacent blocks of a file are updated in place. Blocks of quota files
     /// never are, because they belong to one checkpoint (Linux, `f2fs_should_update_outplace`).
     pub(super) fn stays(&self, ino: Ino, reason: WriteReason, neighbours: usize) -> Result<bool> {
-        let wanted = in_place(self.options().in_place, reason, neighbours) || self.is_pinned(ino)?;
+        let wanted = in_place(self.options().in_place(), reason, neighbours) || self.is_pinned(ino)?;
         Ok(wanted && !self.disk().superblock().is_quota_ino(ino))
     }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    disk::ActiveLogs,
+    disk::{ActiveLogs, Mode},
     format::{
         BLOCKS_PER_SEGMENT, FileType,
         checkpoint::AllocMode,
@@ -30,9 +30,12 @@ const ZONES_TRIED: usize = 16;
 
 /// Chooses between a free section and SSR for a log whose segment is full. SSR starts once only the reserved
 /// sections are free, so that cleaning always has room to work in. (Linux, `f2fs_need_SSR`, starts at twice
-/// the reserve; on small volumes that is always.)
-pub(super) fn next_mode(free_sections: u32, reserved_sections: u32) -> AllocMode {
-    if free_sections <= reserved_sections { AllocMode::Ssr } else { AllocMode::Append }
+/// the reserve; on small volumes that is always.) With [`Mode::Lfs`] it never starts.
+pub(super) fn next_mode(mode: Mode, free_sections: u32, reserved_sections: u32) -> AllocMode {
+    match mode {
+        Mode::Adaptive if free_sections <= reserved_sections => AllocMode::Ssr,
+        Mode::Adaptive | Mode::Lfs => AllocMode::Append,
+    }
 }
 
 /// Returns the other one of the two logs that an fsync writes: data of files, and the nodes with its
@@ -403,7 +406,8 @@ impl Segments {
         prefree: Prefree,
     ) -> Result<Option<(SegNo, AllocMode)>> {
         let free_sections = self.sit.free_sections(self.disk.io(), unavailable)?;
-        if next_mode(free_sections, self.reserved_sections()) == AllocMode::Ssr {
+        let mode = self.disk.options().mode;
+        if next_mode(mode, free_sections, self.reserved_sections()) == AllocMode::Ssr {
             let shared = match kind {
                 SegmentType::WarmData => self.holes_to_colocate(unavailable)?,
                 _ => None,
@@ -448,9 +452,20 @@ impl Segments {
             Some(section) => {
                 Ok(Some((SegNo(section.0 * self.disk.geometry().segments_per_section), AllocMode::Append)))
             }
-            None => Ok(self
-                .find_holes(kind, unavailable, Holes::Prefree)?
-                .map(|segment| (segment, AllocMode::Ssr))),
+            None => Ok(self.find_last_holes(kind, unavailable)?.map(|segment| (segment, AllocMode::Ssr))),
+        }
+    }
+
+    /// Finds a segment for SSR after all others: no section is free. With [`Mode::Lfs`], only recovery gets one; without the
+    /// few blocks that it takes, the volume could not be opened.
+    fn find_last_holes(&mut self, kind: SegmentType, unavailable: &[SegNo]) -> Result<Option<SegNo>> {
+        match (self.disk.options().mode, &self.recovering) {
+            (Mode::Adaptive, _) => self.find_holes(kind, unavailable, Holes::Prefree),
+            (Mode::Lfs, None) => Ok(None),
+            (Mode::Lfs, Some(_)) => match self.find_holes(kind, unavailable, Holes::InUse)? {
+                Some(segment) => Ok(Some(segment)),
+                None => self.find_holes(kind, unavailable, Holes::Prefree),
+            },
         }
     }
 
@@ -553,7 +568,8 @@ mod tests {
 
     #[test]
     fn holes_are_filled_when_free_sections_run_short() {
-        assert_eq!(next_mode(100, 10), AllocMode::Append);
-        assert_eq!(next_mode(10, 10), AllocMode::Ssr);
+        assert_eq!(next_mode(Mode::Adaptive, 11, 10), AllocMode::Append);
+        assert_eq!(next_mode(Mode::Adaptive, 10, 10), AllocMode::Ssr);
+        assert_eq!(next_mode(Mode::Lfs, 0, 10), AllocMode::Append);
     }
 }

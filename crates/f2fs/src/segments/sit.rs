@@ -169,6 +169,11 @@ impl Sit {
         self.changes.len()
     }
 
+    /// Segments that hold only blocks that the last checkpoint needs.
+    pub(super) fn prefree_segments(&self) -> u32 {
+        self.prefree
+    }
+
     /// The current state of a segment.
     pub(super) fn segment(&mut self, io: &Io, number: SegNo) -> Result<Segment> {
         match self.known(number) {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{Counters, Segments};
 use crate::{
     Error, Result,
-    format::{BLOCKS_PER_SEGMENT, checkpoint::RESERVED_NIDS},
-    units::{Ino, Nid, SecNo},
+    format::{BLOCKS_PER_SEGMENT, checkpoint::RESERVED_NIDS, sit::SegmentType},
+    units::{Ino, Nid, SecNo, SegNo},
 };
 
 /// Number of free sections at which cleaning starts: each of the six logs can still open one, and two are
@@ -32,6 +32,10 @@ pub(crate) struct SectionCounts {
     pub(crate) least_free: u32,
     /// Number of sections reserved for cleaning.
     pub(crate) reserved: u32,
+    /// Number of segments that the next checkpoint frees as a whole.
+    pub(crate) prefree_segments: u32,
+    /// Number of sections that the dirty pages and nodes fill.
+    pub(crate) waiting: u32,
 }
 
 impl SectionCounts {
@@ -158,7 +162,30 @@ impl Segments {
             free: self.free_sections()?,
             least_free: self.least_free_sections(),
             reserved: self.reserved_sections(),
+            prefree_segments: self.sit.prefree_segments(),
+            waiting: self.waiting_sections(),
         })
+    }
+
+    /// Blocks that the logs can append before the next checkpoint: those of free sections, and the rest of the sections that
+    /// the logs have open.
+    pub(crate) fn appendable_blocks(&mut self) -> Result<u64> {
+        let geometry = *self.disk.geometry();
+        let section_blocks = u64::from(BLOCKS_PER_SEGMENT * geometry.segments_per_section);
+        let mut blocks = u64::from(self.free_sections()?) * section_blocks;
+        for kind in SegmentType::ALL {
+            let log = self.logs.get(kind);
+            let (segment, offset) = (log.segment, log.offset);
+            if !log.mode.is_ssr() {
+                blocks += u64::from(BLOCKS_PER_SEGMENT.saturating_sub(offset.into()));
+            }
+            let end = (geometry.section_of(segment).0 + 1) * geometry.segments_per_section;
+            for next in (segment.0 + 1..end).map(SegNo) {
+                let is_free = self.sit.segment(self.disk.io(), next)?.is_free();
+                blocks += if is_free { u64::from(BLOCKS_PER_SEGMENT) } else { 0 };
+            }
+        }
+        Ok(blocks)
     }
 
     /// Valid blocks of a section.

@@ -9,10 +9,10 @@
 //! On a volume with many free sections, a stream can leave the data log in a zone without space for the node log. The
 //! fsyncs that follow would be in two zones until one of the two segments is full ([`Segments::end_separation`]).
 
-use super::{Segments, allocate::next_mode, sit::Prefree};
+use super::{Segments, sit::Prefree};
 use crate::{
     Result,
-    disk::ActiveLogs,
+    disk::{ActiveLogs, Mode},
     format::{BLOCKS_PER_SEGMENT, checkpoint::AllocMode, sit::SegmentType},
     units::{BlockAddr, SecNo, SegNo},
 };
@@ -196,9 +196,18 @@ impl Segments {
     fn free_use(&mut self, unavailable: &[SegNo]) -> Result<FreeSectionUse> {
         let free = self.sit.free_sections(self.disk.io(), unavailable)?;
         Ok(FreeSectionUse {
-            data: next_mode(free.saturating_sub(1), self.reserved_sections()) == AllocMode::Append,
-            nodes: free > self.least_free_sections() + 1 + self.waiting_sections(),
+            data: free > self.reserved_sections().saturating_add(1),
+            nodes: free > self.least_to_colocate() + 1 + self.waiting_sections(),
         })
+    }
+
+    /// Number of free sections down to which the node log takes one to join the data log. With [`Mode::Lfs`], cleaning would
+    /// have to copy the blocks of the segment that it leaves.
+    fn least_to_colocate(&self) -> u32 {
+        match self.disk.options().mode {
+            Mode::Adaptive => self.least_free_sections(),
+            Mode::Lfs => self.reserved_sections(),
+        }
     }
 
     /// Finds the zone with most room for both logs, and returns the segments for data and for nodes.
@@ -236,8 +245,8 @@ impl Segments {
                     break;
                 }
                 let segment = self.sit.segment(self.disk.io(), number)?;
-                if segment.valid_blocks > 0 && !unavailable.contains(&number) && !self.sit.is_disabled(number)
-                {
+                let may_fill = self.disk.options().mode == Mode::Adaptive && !self.sit.is_disabled(number);
+                if segment.valid_blocks > 0 && may_fill && !unavailable.contains(&number) {
                     let room = BLOCKS_PER_SEGMENT as u16 - segment.protected_blocks;
                     placement.add_holes(number, room, segment.kind);
                 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use f2fs::{
-    engine::{ActiveLogs, InPlace},
+    engine::{ActiveLogs, Mode},
     format::inode::{Algorithm, LOG_CLUSTER_BLOCKS},
 };
 use posix::{Atime, BackgroundGc, FsyncMode, SelinuxLabels, ShownOwner};
@@ -44,12 +44,21 @@ pub enum OptionError {
         /// The invalid value.
         value: String,
     },
+    /// Two options exclude each other.
+    #[error("{0} cannot be combined with {1}; leave one of them out")]
+    Conflict(&'static str, &'static str),
 }
 
 impl MountOptions {
     /// Applies a comma-separated list of options, as given to `-o`. Later options override earlier ones.
     pub fn apply(&mut self, list: &str) -> Result<(), OptionError> {
-        list.split(',').map(str::trim).filter(|option| !option.is_empty()).try_for_each(|one| self.set(one))
+        let mut options = list.split(',').map(str::trim).filter(|option| !option.is_empty());
+        options.try_for_each(|one| self.set(one))?;
+        // As in Linux. Without checkpoints no section becomes free, and a log that only appends needs free ones.
+        match self.mode == Mode::Lfs && !self.checkpoints {
+            true => Err(OptionError::Conflict("mode=lfs", "checkpoint=disable")),
+            false => Ok(()),
+        }
     }
 
     fn set(&mut self, option: &str) -> Result<(), OptionError> {
@@ -139,8 +148,8 @@ impl MountOptions {
                     _ => return Err(bad()),
                 };
             }
-            ("mode", Some("adaptive")) => self.in_place = InPlace::Fsync,
-            ("mode", Some("lfs")) => self.in_place = InPlace::Never,
+            ("mode", Some("adaptive")) => self.mode = Mode::Adaptive,
+            ("mode", Some("lfs")) => self.mode = Mode::Lfs,
             ("background_gc", Some("on" | "sync")) => self.background_gc = BackgroundGc::On,
             ("background_gc", Some("off")) => self.background_gc = BackgroundGc::Off,
             ("atgc", None) => self.age_threshold = true,
