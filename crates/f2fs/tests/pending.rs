@@ -4,11 +4,11 @@ mod support;
 
 use std::sync::Arc;
 
-use block::{Device, MemoryDevice};
+use block::{Counted, Device, MemoryDevice};
 use f2fs::{
     Error,
     engine::{Caller, Engine, NewNode, Options, PendingSync, Policy, SyncScope, Upkeep},
-    format::BlockSize,
+    format::{BlockSize, quota::QuotaKind},
     units::{Ino, Time},
 };
 
@@ -155,6 +155,49 @@ fn a_checkpoint_gives_readers_a_turn_after_every_few_blocks() {
     assert!(steps >= 2 * FILES / 32, "{steps} steps for {FILES} pages and {FILES} nodes");
     let cut = changed.after_power_cut();
     (0..FILES).for_each(|n| assert_eq!(changed.state(&cut, n), AFTER, "file {n}"));
+}
+
+/// The records are far apart, so that each has a block of the file's tree for itself.
+#[test]
+fn quota_files_are_read_and_written_with_turns_for_readers() {
+    const USERS: u32 = 2000;
+    let user = |n: u32| (n + 1) << 8;
+    let base = Arc::new(MemoryDevice::new(128 << 20));
+    drop(support::format_on(base.clone(), &["quota"], BlockSize::B4K));
+    let device = Arc::new(Counted::new(base.clone()));
+    let mut volume = Engine::open(device.clone(), Options::new(Time::default)).unwrap();
+    let files: Vec<Ino> = (0..USERS)
+        .map(|n| {
+            let name = format!("file{n}").into_bytes();
+            let new = NewNode { uid: user(n), ..NewNode::new(FILE) };
+            volume.begin(Caller::ADMIN).create(ROOT, &name, &new).unwrap()
+        })
+        .collect();
+    volume.unmount().unwrap();
+    drop(volume);
+    let mut volume = Engine::open(device.clone(), Options::new(Time::default)).unwrap();
+    // The record of a new user changes the whole file, that of a known one a block.
+    for owner in [user(USERS), user(7)] {
+        let expected = volume.quota_of(QuotaKind::User, owner).unwrap().inodes.get() + 1;
+        volume.begin(Caller::ADMIN).change_owner(files[1], Some(owner), None).unwrap();
+        device.take_counts();
+        let (mut next, mut steps) = (volume.begin_checkpoint().unwrap(), 0);
+        while let Some(pending) = next {
+            let counts = device.take_counts();
+            assert!(counts.reads <= 40, "{} reads in one step", counts.reads);
+            assert_eq!(volume.quota_of(QuotaKind::User, owner).unwrap().inodes.get(), expected);
+            assert_eq!(volume.quota_of(QuotaKind::User, user(9)).unwrap().inodes.get(), 1);
+            device.take_counts();
+            next = volume.finish(pending.run()).unwrap();
+            steps += 1;
+        }
+        let blocks = USERS as usize / 4;
+        let written = if owner == user(USERS) { blocks } else { 0 };
+        assert!(steps >= (blocks + written) / 32, "{steps} steps for {blocks} blocks and {written}");
+    }
+    volume.unmount().unwrap();
+    drop(volume);
+    model::fsck::fsck(&base).unwrap();
 }
 
 #[test]

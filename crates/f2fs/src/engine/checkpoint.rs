@@ -8,7 +8,6 @@ use super::{
     Engine, Io,
     gc::SpaceStep,
     pending::{PendingSync, Then, Work},
-    write_dirty::{AfterDirtyWrite, Scope},
 };
 use crate::{
     Error, Place, Result,
@@ -127,8 +126,7 @@ impl Engine {
     /// Begins a checkpoint; `then` follows it.
     pub(super) fn checkpoint_then(&mut self, reason: Reason, then: Then) -> Result<Option<PendingSync>> {
         self.names_mut().retry_evictions()?;
-        self.write_quotas()?;
-        self.write_dirty_then(Scope::Everything, AfterDirtyWrite::Checkpoint(reason, then))
+        self.write_quotas_then(reason, then)
     }
 
     /// Continues a checkpoint when everything is written back: writes all other blocks except the last one.

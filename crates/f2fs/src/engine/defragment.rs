@@ -37,7 +37,8 @@ impl Transaction<'_> {
     /// Moves the blocks of a file or directory in a range of its blocks to adjacent places, in the order of the file. Content
     /// and attributes stay as they are, and so does a pinned file. Returns the number of moved blocks.
     ///
-    /// A checkpoint may have a part of the moves.
+    /// A checkpoint may have a part of the moves. The dirty pages of the file are written first, all at once; a caller that
+    /// shares the volume [writes them](Engine::begin_write_back) before.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if too few sections are wholly free; those of [every change](Engine#errors).

@@ -25,6 +25,7 @@ mod open;
 mod pending;
 mod quota;
 mod quota_files;
+mod quota_sync;
 mod recovery;
 mod reopen;
 mod space;
@@ -34,7 +35,10 @@ mod verity_api;
 mod victim;
 mod write_dirty;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use rustc_hash::FxHashMap;
 
@@ -78,6 +82,7 @@ use crate::{
     format::{
         checkpoint::{Checkpoint, Flags},
         node::NodeFormat,
+        quota::{Located, QuotaKind},
         sit::SitEntry,
         summary::Summary,
         superblock::Superblock,
@@ -104,13 +109,15 @@ pub struct Engine {
     uncleanable: FxHashMap<SecNo, gc::Uncleanable>,
     /// True while a [`PendingSync`] is outstanding that is more than a flush; nothing may change.
     is_syncing: bool,
+    /// The records of the quota file that is being written.
+    quota_in_write: Option<(QuotaKind, BTreeMap<u32, Located>)>,
     /// A checkpoint newer than the one in use, whose head is damaged.
     headless: Option<CheckpointVer>,
 }
 
 impl Engine {
     fn new(names: Names, headless: Option<CheckpointVer>) -> Engine {
-        Engine { names, uncleanable: FxHashMap::default(), is_syncing: false, headless }
+        Engine { names, uncleanable: FxHashMap::default(), is_syncing: false, quota_in_write: None, headless }
     }
 
     /// The superblock.

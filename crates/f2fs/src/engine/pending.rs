@@ -13,6 +13,7 @@ use super::{
     fsync::FileSync,
     gc::{Cleaning, SpaceStep},
     label::NewLabel,
+    quota_sync::QuotaSync,
     write_dirty::DirtyWrite,
 };
 use crate::{
@@ -53,6 +54,8 @@ pub(super) enum Work {
 pub(super) enum Then {
     /// Nothing: the operation is complete.
     End,
+    /// Continues to write the quota files for a checkpoint.
+    WriteQuotas(Box<QuotaSync>),
     /// Continues to write dirty blocks back.
     DirtyWrite(Box<DirtyWrite>),
     /// Writes the pages that a checkpoint could not write, or returns the error.
@@ -129,6 +132,7 @@ impl Engine {
         }
         match then {
             Then::End => Ok(None),
+            Then::WriteQuotas(sync) => self.go_on_with_quotas(sync),
             Then::DirtyWrite(work) => self.go_on_writing_dirty(work),
             Then::WriteWaiting(reason) => self.write_what_waits(reason),
             Then::WriteRest(ino) => self.write_rest(ino),

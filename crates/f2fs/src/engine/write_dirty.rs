@@ -68,6 +68,17 @@ pub(super) enum Crowding {
 }
 
 impl Engine {
+    /// Begins to write the dirty pages of a file, without making them durable. Readers get a turn after every few.
+    ///
+    /// # Errors
+    /// Those of [every change](Engine#errors).
+    pub fn begin_write_back(&mut self, ino: Ino) -> Result<Option<PendingSync>> {
+        self.start()?;
+        let pages = self.files().dirty_pages_of(ino).into_iter();
+        let (scope, next) = (Scope::Pages, AfterDirtyWrite::End);
+        self.go_on_writing_dirty(Box::new(DirtyWrite { scope, pages, nodes: None, next }))
+    }
+
     /// Begins to write dirty blocks; `next` follows.
     pub(super) fn write_dirty_then(
         &mut self,

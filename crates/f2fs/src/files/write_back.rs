@@ -43,6 +43,11 @@ impl Files {
         self.pages.keys()
     }
 
+    /// Lists the dirty pages of a file.
+    pub(crate) fn dirty_pages_of(&self, ino: Ino) -> Vec<(Ino, u64)> {
+        self.pages.blocks_of(ino, 0, u64::MAX).into_iter().map(|block| (ino, block)).collect()
+    }
+
     /// Writes a page of [`dirty_pages`](Self::dirty_pages). A page of a regular file stays dirty, and holds up
     /// no other page, if the device refuses its in-place update, or if its nodes or the rest of its cluster
     /// cannot be read; [`write_waiting`](Self::write_waiting) reports it. Pages of directories and of clusters

@@ -168,10 +168,9 @@ pub fn records(
     at: Place,
     mut read: impl FnMut(u32) -> Result<[u8; BLOCK_BYTES]>,
 ) -> Result<Vec<Located>> {
-    let blocks = info(&read(0)?, kind, at)?.blocks.get();
-    let mut walk = Walk { at, blocks, seen: HashSet::new(), records: Vec::new() };
-    walk.tree(ROOT, LEVELS, &mut read)?;
-    Ok(walk.records)
+    let mut search = RecordSearch::new(&read(0)?, kind, at)?;
+    while search.read_next(&mut read)? {}
+    Ok(search.into_records())
 }
 
 /// Grace times of the soft limits of space and inodes in a new quota file, in seconds: a week each, as of mkfs.f2fs.
@@ -240,41 +239,61 @@ pub fn encode_records(
     file.concat()
 }
 
-struct Walk {
+/// A search for all records of a quota file, which can pause between any two blocks.
+pub struct RecordSearch {
     at: Place,
     blocks: u32,
     seen: HashSet<u32>,
     records: Vec<Located>,
+    /// Blocks that are still to be read, the next one last, with the number of levels below each: at most the children of
+    /// one block of each level.
+    open: Vec<(u32, u32)>,
 }
 
-impl Walk {
-    fn tree(
-        &mut self,
-        block: u32,
-        levels: u32,
-        read: &mut impl FnMut(u32) -> Result<[u8; BLOCK_BYTES]>,
-    ) -> Result<()> {
+impl RecordSearch {
+    /// Begins a search in a quota file with this first block.
+    ///
+    /// # Errors
+    /// Those of [`info`].
+    pub fn new(first: &[u8; BLOCK_BYTES], kind: QuotaKind, at: Place) -> Result<RecordSearch> {
+        let blocks = info(first, kind, at)?.blocks.get();
+        Ok(RecordSearch { at, blocks, seen: HashSet::new(), records: Vec::new(), open: vec![(ROOT, LEVELS)] })
+    }
+
+    /// Reads the next block. Returns false if none was left.
+    ///
+    /// # Errors
+    /// Those of [`records`].
+    pub fn read_next(&mut self, read: impl FnOnce(u32) -> Result<[u8; BLOCK_BYTES]>) -> Result<bool> {
+        let Some((block, levels)) = self.open.pop() else { return Ok(false) };
         if block >= self.blocks {
             return Err(Error::corrupt(self.at, format!("quota block {block} of {}", self.blocks)));
         }
-        let first = self.seen.insert(block);
-        if levels == 0 {
+        match (self.seen.insert(block), levels) {
+            (true, 0) => self.leaf(block, &read(block)?),
             // The ids of one leaf may differ in their last byte. Then several numbers refer to the leaf.
-            return if first { self.leaf(block, &read(block)?) } else { Ok(()) };
-        }
-        if !first {
-            return Err(Error::corrupt(self.at, format!("quota block {block} is in the tree twice")));
-        }
-        for child in read(block)?.chunks_exact(4) {
-            let child = u32::from_le_bytes(child.try_into().expect("four bytes were cut"));
-            if child != 0 {
-                self.tree(child, levels - 1, read)?;
+            (false, 0) => {}
+            (true, _) => {
+                let bytes = read(block)?;
+                let children = bytes.chunks_exact(4).rev();
+                let numbers =
+                    children.map(|child| u32::from_le_bytes(child.try_into().expect("four bytes were cut")));
+                self.open.extend(numbers.filter(|child| *child != 0).map(|child| (child, levels - 1)));
+            }
+            (false, _) => {
+                return Err(Error::corrupt(self.at, format!("quota block {block} is in the tree twice")));
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn leaf(&mut self, block: u32, bytes: &[u8; BLOCK_BYTES]) -> Result<()> {
+    /// Returns the records that were found, in the tree's order of ids.
+    #[must_use]
+    pub fn into_records(self) -> Vec<Located> {
+        self.records
+    }
+
+    fn leaf(&mut self, block: u32, bytes: &[u8; BLOCK_BYTES]) {
         let start = u64::from(block) * BLOCK_BYTES as u64 + LEAF_HEAD_BYTES as u64;
         let size = size_of::<raw::QuotaRecord>();
         for (index, slot) in bytes[LEAF_HEAD_BYTES..].chunks_exact(size).enumerate() {
@@ -285,7 +304,6 @@ impl Walk {
                 self.records.push(Located { offset: start + (index * size) as u64, record });
             }
         }
-        Ok(())
     }
 }
 

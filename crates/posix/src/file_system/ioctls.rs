@@ -120,6 +120,8 @@ impl FileSystem {
         let (mut moved, mut at) = (0, range.start / block_bytes);
         while at < end {
             let mut volume = self.write_lock()?;
+            let written = volume.begin_write_back(ino);
+            self.settle(&mut volume, written).map_err(to_errno)?;
             // Long holes are passed over, in parts, too.
             let mut seek = Seek::new(ino, SeekTarget::Data, at * block_bytes);
             match volume.seek_part(&mut seek).map_err(to_errno)? {
@@ -282,6 +284,29 @@ mod tests {
         assert!(fs.volume.reader_turns() - before > 2, "readers have a turn between two slices");
         assert_eq!(done, [0_u64.to_ne_bytes(), (50 * 4096_u64).to_ne_bytes()].concat());
         assert!(extents() <= 2, "{}", extents());
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn readers_have_turns_while_the_pages_of_a_file_are_written_for_its_defragmentation() {
+        const PAGES: u64 = 1024;
+        let fs = mounted(format(&Arc::new(MemoryDevice::new(64 << 20)), ""));
+        let root = Credentials { uid: 0, gid: 0, pid: 0 };
+        let ino = fs.create(root, fs.root().unwrap(), b"file", 0o100_644, 0, None).unwrap().ino;
+        let write = |byte: u8| {
+            for block in 0..PAGES {
+                fs.write_lock().unwrap().begin().write(ino, block * 4096, &[byte; 4096]).unwrap();
+            }
+        };
+        write(1);
+        fs.sync().unwrap();
+        // Overwritten blocks of a small file wait in memory.
+        write(2);
+        let before = fs.volume.reader_turns();
+        let data = [0_u64.to_ne_bytes(), 4096_u64.to_ne_bytes()].concat();
+        fs.ioctl(root, ino, OpenFor::Writing, &Request::parse(0xC010_F508, &data).unwrap()).unwrap();
+        let turns = fs.volume.reader_turns() - before;
+        assert!(turns >= PAGES / 32, "{turns} turns for {PAGES} pages");
         fs.unmount().unwrap();
     }
 
