@@ -43,6 +43,8 @@ struct State {
     /// `None` once the queue is stopped, and if the device cannot discard.
     io: Option<Arc<Io>>,
     unit: Unit,
+    /// True while no request is issued.
+    is_paused: bool,
     /// Requests that failed since one succeeded.
     failures: u32,
     /// Requests that failed.
@@ -95,6 +97,7 @@ impl Discards {
         let state = State {
             io: unit.map(|_| io),
             unit: unit.unwrap_or(Unit { blocks: 1, first: 0 }),
+            is_paused: false,
             failures: 0,
             failed: 0,
             left_out: 0,
@@ -119,12 +122,37 @@ impl Discards {
     /// was opened. If a trim finds another number at its end than at its beginning, another thread may have issued
     /// some of its requests in vain.
     pub fn failed(&self) -> u64 {
+        self.wait_for_in_flight().failed
+    }
+
+    /// Issues no requests until [`resume`](Self::resume). Blocks stay queued, and more may be added. Those in flight are not
+    /// waited for: see [`finish_in_flight`](Self::finish_in_flight).
+    pub fn pause(&self) {
+        self.lock().is_paused = true;
+    }
+
+    /// Lets requests be issued again.
+    pub fn resume(&self) {
+        self.lock().is_paused = false;
+    }
+
+    /// Returns true between [`pause`](Self::pause) and [`resume`](Self::resume).
+    pub fn is_paused(&self) -> bool {
+        self.lock().is_paused
+    }
+
+    /// Waits for the requests that are in flight now.
+    pub fn finish_in_flight(&self) {
+        drop(self.wait_for_in_flight());
+    }
+
+    fn wait_for_in_flight(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         let in_flight = state.under_way.clone();
         while state.under_way.iter().any(|run| in_flight.contains(run)) {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.failed
+        state
     }
 
     /// Size of a unit that the device discards, in blocks; at most one segment.
@@ -143,14 +171,14 @@ impl Discards {
     }
 
     /// Issues one discard of up to 2048 consecutive blocks, or of one unit of the device if that is larger. Returns their
-    /// number, or 0 if no whole unit is queued.
+    /// number, or 0 if no whole unit is queued or the queue is [paused](Self::pause).
     ///
     /// # Errors
     /// The error of the device. The queue is then emptied. A device that says that it cannot discard is not asked again.
     /// One that failed three times in a row is asked again by a [trim](crate::engine::Engine::trim) only.
     pub fn issue(&self) -> Result<u32> {
         let mut state = self.lock();
-        let Some(io) = state.io.clone() else { return Ok(0) };
+        let Some(io) = state.io.clone().filter(|_| !state.is_paused) else { return Ok(0) };
         let Some(run) = state.take_next() else { return Ok(0) };
         state.under_way.push(run.clone());
         drop(state);

@@ -204,6 +204,10 @@ impl FileSystem {
             (trimmed, from) = (trimmed + blocks, next);
         }
         issue_all(&discards, is_interrupted)?;
+        if discards.is_paused() && !discards.is_empty() {
+            // The volume has come to rest.
+            return Err(Errno::ROFS);
+        }
         if discards.failed() != failed {
             // The background thread had issued one.
             return Err(Errno::IO);
@@ -257,6 +261,7 @@ impl FileSystem {
 
     fn close_volume(&self, mut volume: Engine) -> Result<(), f2fs::Error> {
         let ended = if volume.read_only_reason().is_some() { Ok(()) } else { self.leave_clean(&mut volume) };
+        self.discards().resume();
         let until = Instant::now() + LAST_DISCARDS;
         while volume.read_only_reason().is_none() && Instant::now() < until && self.issue_some(1) {}
         // From here on only the volume uses the device.

@@ -8,7 +8,7 @@ use crate::volume_lock::Writing;
 impl FileSystem {
     /// Makes everything durable and leaves the volume on the device as an unmount does, after the front end has become
     /// read-only. From then on no access times are kept, no segments are cleaned, and no blocks are discarded. Later changes
-    /// are possible, and end this state.
+    /// are possible, and end this state. A discard that is under way has ended when this returns.
     ///
     /// A removed file may lose its last user afterwards. It is freed then, and the next tick of
     /// [`IdleWork`](crate::IdleWork) leaves the volume as an unmount does again.
@@ -19,7 +19,12 @@ impl FileSystem {
         }
         // Even after an error: the front end is read-only, and the next tick tries again.
         self.is_resting.store(true, Ordering::Relaxed);
-        self.write_as_unmounted(&mut volume)
+        let discards = volume.discards().clone();
+        discards.pause();
+        let written = self.write_as_unmounted(&mut volume);
+        drop(volume);
+        discards.finish_in_flight();
+        written
     }
 
     /// Writes what has changed, as an unmount does. Writes nothing if nothing has changed since the last time.
@@ -38,6 +43,7 @@ impl FileSystem {
     pub(super) fn end_rest(&self) {
         if self.is_resting() {
             self.is_resting.store(false, Ordering::Relaxed);
+            self.discards().resume();
         }
     }
 }
@@ -45,7 +51,11 @@ impl FileSystem {
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::{Arc, Weak, atomic::AtomicU64},
+        sync::{
+            Arc, Mutex, Weak,
+            atomic::{AtomicBool, AtomicU64},
+            mpsc,
+        },
         time::Duration,
     };
 
@@ -74,11 +84,17 @@ mod tests {
 
     impl Mounted {
         fn new(bytes: u64) -> Mounted {
+            Mounted::hooked(bytes, |_| ())
+        }
+
+        /// Mounts a new volume. `hook` is called before each request.
+        fn hooked(bytes: u64, hook: impl Fn(Verb) + Send + Sync + 'static) -> Mounted {
             let device = Arc::new(MemoryDevice::new(bytes));
             drop(format(&device, ""));
             let changes = Arc::new(AtomicU64::new(0));
             let count = changes.clone();
             let hooked = Hooked::new(device.clone(), move |verb, _| {
+                hook(verb);
                 if matches!(verb, Verb::Write | Verb::Discard) {
                     count.fetch_add(1, Ordering::Relaxed);
                 }
@@ -163,6 +179,45 @@ mod tests {
         assert!(mounted.is_unmounted_on_device());
         mounted.create(b"new");
         assert!(mounted.work() > 0, "a change ends the rest");
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn a_discard_under_way_ends_before_the_volume_is_at_rest() {
+        let (begun, has_begun) = mpsc::channel();
+        let (end, may_end) = mpsc::channel::<()>();
+        let (may_end, has_ended) = (Mutex::new(may_end), Arc::new(AtomicBool::new(false)));
+        let ended = has_ended.clone();
+        let mounted = Mounted::hooked(64 << 20, move |verb| {
+            if verb == Verb::Discard {
+                begun.send(()).unwrap();
+                // Without the other end, every discard ends at once.
+                let _ = may_end.lock().unwrap().recv();
+                ended.store(true, Ordering::SeqCst);
+            }
+        });
+        let Mounted { fs, root, .. } = &mounted;
+        let ino = mounted.create(b"file");
+        fs.write(USER, ino, 0, &[1; 4 << 20], WriteMode::default()).unwrap();
+        fs.sync().unwrap();
+        fs.unlink(*root, b"file").unwrap();
+        fs.forget(ino, 1, || {});
+        fs.sync().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| fs.issue_discards(1));
+            has_begun.recv().unwrap();
+            let rest = scope.spawn(|| {
+                fs.rest().unwrap();
+                has_ended.load(Ordering::SeqCst)
+            });
+            // From here on `rest` can only wait for the discard.
+            while !(fs.is_resting() && mounted.is_unmounted_on_device()) {
+                std::thread::yield_now();
+            }
+            drop(end);
+            assert!(rest.join().unwrap(), "the volume is at rest while a discard is under way");
+        });
+        assert!(!fs.issue_discards(1));
         fs.unmount().unwrap();
     }
 
