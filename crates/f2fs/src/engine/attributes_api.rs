@@ -1,6 +1,6 @@
 //! The public operations on attributes, extended attributes among them.
 
-use super::{Engine, SetAttr, Stat, Transaction, XattrMode, without_privilege};
+use super::{Engine, SET_GID, SetAttr, Stat, Transaction, XattrMode, without_privilege};
 use crate::{Error, Result, format::FileType, names::Xattrs, units::Ino};
 
 impl Engine {
@@ -76,6 +76,24 @@ impl Transaction<'_> {
     /// change](Engine#errors).
     pub fn set_xattr(mut self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.step()?.names().set_xattr(ino, name, value, mode)
+    }
+
+    /// Sets an extended attribute, such as an ACL, and clears the set-group-ID bit of the inode. A checkpoint has both
+    /// changes or none.
+    ///
+    /// # Errors
+    /// Those of [`set_xattr`](Self::set_xattr).
+    pub fn set_xattr_and_clear_set_gid(
+        mut self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let mut step = self.step()?;
+        step.names().set_xattr(ino, name, value, mode)?;
+        let permissions = step.engine().inode(ino)?.head().mode.get() & 0o7777 & !SET_GID;
+        step.names().set_attr(ino, &SetAttr { permissions: Some(permissions), ..SetAttr::default() })
     }
 
     /// Removes an extended attribute.

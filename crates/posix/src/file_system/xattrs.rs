@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use f2fs::{
-    engine::{SET_GID, SetAttr, Stat, XattrMode},
+    engine::{SET_GID, XattrMode},
     format::xattr,
     units::Ino,
 };
@@ -74,18 +74,18 @@ impl FileSystem {
         self.check_xattr_name(name)?;
         let mut volume = self.write_lock_for(caller)?;
         self.inodes.mark_with_xattrs(ino);
-        volume.begin().set_xattr(ino, name, value, mode).map_err(to_errno)?;
-        let Stat { mode, gid, .. } = self.stat_in(&volume, ino)?;
+        let stat = self.stat_in(&volume, ino)?;
         let is_cleared = match group_id_bit {
             GroupIdBit::Cleared => true,
             GroupIdBit::Kept => false,
-            GroupIdBit::ByGroup => name == ACL_ACCESS && mode & SET_GID != 0 && !caller.is_in(gid),
+            GroupIdBit::ByGroup => name == ACL_ACCESS && stat.mode & SET_GID != 0 && !caller.is_in(stat.gid),
         };
-        if is_cleared {
-            let set = SetAttr { permissions: Some(mode & 0o7777 & !SET_GID), ..SetAttr::default() };
-            volume.begin().set_attr(ino, &set).map_err(to_errno)?;
-        }
-        Ok(())
+        let change = volume.begin();
+        let done = match is_cleared {
+            true => change.set_xattr_and_clear_set_gid(ino, name, value, mode),
+            false => change.set_xattr(ino, name, value, mode),
+        };
+        done.map_err(to_errno)
     }
 
     /// Removes an extended attribute.
