@@ -67,7 +67,7 @@ impl Claims {
         summaries: &Summaries,
         inodes: &[u32],
         memory_bytes: usize,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(Progress<'_>),
     ) -> Claims {
         let blocks = nodes.shape.blocks.end;
         let (mut claimed, mut contested) = (Bitmap::new(blocks), Bitmap::new(blocks));
@@ -80,7 +80,7 @@ impl Claims {
         }
         let mut report = |done: usize| {
             let (done_bytes, total_bytes) = (done as u64 * bytes, order.len() as u64 * bytes);
-            progress(Progress { stage: Stage::Owners, done_bytes, total_bytes });
+            progress(Progress { stage: Stage::Owners, done_bytes, total_bytes, map: &nodes.shape.read });
         };
         for (done, index) in order.iter().enumerate() {
             if done % REPORT == 0 {

@@ -108,6 +108,13 @@ impl Map {
         map
     }
 
+    /// Takes over the parts of a later state of this map, to which parts were only added at the end.
+    pub fn follow(&mut self, later: &Map) {
+        // The last part may have grown.
+        self.parts.pop();
+        self.parts.extend_from_slice(later.parts.get(self.parts.len()..).unwrap_or_default());
+    }
+
     /// Status of a byte.
     fn at(&self, byte: u64) -> Status {
         let part = self.parts.get(self.parts.partition_point(|(part, _)| part.end <= byte));
@@ -195,6 +202,16 @@ mod tests {
         assert!(Map::parse("0x0 + 1\n0x10 0x10 +\n0x0 0x20 -").is_err(), "parts that overlap");
         assert!(Map::parse("0x0 + 1\n0x0 zz +").is_err());
         assert!(Map::parse("0x0 + 1\n0xFFFFFFFFFFFFFFFF 2 +").is_err());
+    }
+
+    #[test]
+    fn a_map_follows_another_one_that_grows() {
+        let (mut map, mut later) = (Map::default(), Map::default());
+        for (bytes, status) in [(0..5, Status::Read), (5..9, Status::Read), (9..10, Status::Bad)] {
+            later.push(bytes, status);
+            map.follow(&later);
+            assert_eq!(map, later);
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Progress of a rescue.
 
+use crate::Map;
+
 /// Stage of a rescue, before the files are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
@@ -23,13 +25,15 @@ impl Stage {
     }
 }
 
-/// Progress of a rescue, for display.
+/// Progress of a rescue, for display, and for a map that outlives an interrupted scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct Progress<'a> {
     /// The current stage.
     pub stage: Stage,
     /// Bytes of the device that the stage has read.
     pub done_bytes: u64,
     /// Bytes of the device that the stage reads.
     pub total_bytes: u64,
+    /// The parts of the device that the scan has tried so far. Parts are only added, at the end.
+    pub map: &'a Map,
 }

@@ -78,7 +78,7 @@ pub struct Rescue {
 pub fn rescue(
     device: Arc<dyn Device>,
     options: &Options,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Rescue> {
     let mut shape = Shape::find(&device, options)?;
     let evidence = Evidence::read(&shape);

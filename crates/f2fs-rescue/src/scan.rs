@@ -54,30 +54,40 @@ pub(crate) struct Scan<'a> {
 
 impl Scan<'_> {
     /// Reads the device, and collects every block that looks like a node.
-    pub(crate) fn run(&self, progress: &mut dyn FnMut(Progress)) -> Scanned {
+    pub(crate) fn run(&self, progress: &mut dyn FnMut(Progress<'_>)) -> Scanned {
         let mut scanned = Scanned::default();
         let size = self.shape.block_size().bytes();
         let step = (RUN_BYTES / size) as u64;
         let mut buffer = vec![0; RUN_BYTES];
         let blocks = self.shape.blocks.clone();
         let total_bytes = (blocks.end - blocks.start) * size as u64;
+        let mut tell = |scanned: &Scanned, next: u64| {
+            let done_bytes = (next - blocks.start) * size as u64;
+            progress(Progress { stage: Stage::Scan, done_bytes, total_bytes, map: &scanned.map });
+        };
         let mut at = blocks.start;
+        tell(&scanned, at);
         while at < blocks.end {
-            let done_bytes = (at - blocks.start) * size as u64;
-            progress(Progress { stage: Stage::Scan, done_bytes, total_bytes });
             let count = step.min(blocks.end - at);
             let first = BlockAddr(u32::try_from(at).expect("addresses have 32 bits"));
-            self.read(first, &mut buffer[..count as usize * size], &mut scanned);
+            self.read(first, &mut buffer[..count as usize * size], &mut scanned, &mut tell);
             at += count;
         }
-        progress(Progress { stage: Stage::Scan, done_bytes: total_bytes, total_bytes });
         scanned
     }
 
-    /// Reads a run of blocks. A run that cannot be read is halved, down to single blocks.
-    fn read(&self, first: BlockAddr, buffer: &mut [u8], scanned: &mut Scanned) {
+    /// Reads a run of blocks. A run that cannot be read is halved, down to single blocks. `tell` is called with the next
+    /// block after each part whose state is known: on a failing device, each may take a minute.
+    fn read(
+        &self,
+        first: BlockAddr,
+        buffer: &mut [u8],
+        scanned: &mut Scanned,
+        tell: &mut dyn FnMut(&Scanned, u64),
+    ) {
         let size = self.shape.block_size().bytes();
         let count = buffer.len() / size;
+        let next = u64::from(first.0) + count as u64;
         let bytes = self.shape.bytes(first, buffer.len() as u64);
         if self.shape.io.read(first, Place::Block(first), buffer).is_ok() {
             scanned.map.skip_to(bytes.start, Status::Untried);
@@ -85,14 +95,16 @@ impl Scan<'_> {
             for (addr, block) in (first.0..).zip(buffer.chunks_exact(size)) {
                 self.block(BlockAddr(addr), block, scanned);
             }
+            tell(scanned, next);
         } else if count == 1 {
             scanned.map.skip_to(bytes.start, Status::Untried);
             scanned.map.push(bytes, Status::Bad);
             scanned.unreadable_blocks += 1;
+            tell(scanned, next);
         } else {
             let (left, right) = buffer.split_at_mut(count / 2 * size);
-            self.read(first, left, scanned);
-            self.read(BlockAddr(first.0 + (count / 2) as u32), right, scanned);
+            self.read(first, left, scanned, tell);
+            self.read(BlockAddr(first.0 + (count / 2) as u32), right, scanned, tell);
         }
     }
 

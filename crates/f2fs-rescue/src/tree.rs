@@ -64,7 +64,7 @@ pub(crate) struct Builder<'a> {
     damaged: FxHashSet<u32>,
     waiting: VecDeque<u32>,
     walked: u64,
-    progress: &'a mut dyn FnMut(Progress),
+    progress: &'a mut dyn FnMut(Progress<'_>),
 }
 
 impl<'a> Builder<'a> {
@@ -72,7 +72,7 @@ impl<'a> Builder<'a> {
         shape: &'a Shape,
         evidence: Evidence<'a>,
         versions: &'a mut Versions,
-        progress: &'a mut dyn FnMut(Progress),
+        progress: &'a mut dyn FnMut(Progress<'_>),
     ) -> Builder<'a> {
         let (damaged, waiting) = (FxHashSet::default(), VecDeque::new());
         Builder { shape, evidence, versions, tree: Tree::default(), damaged, waiting, walked: 0, progress }
@@ -145,7 +145,8 @@ impl<'a> Builder<'a> {
             let bytes = self.shape.block_size().bytes() as u64;
             let total = self.walked + self.waiting.len() as u64 + 1;
             let (done_bytes, total_bytes) = (self.walked * bytes, total * bytes);
-            (self.progress)(Progress { stage: Stage::Names, done_bytes, total_bytes });
+            let map = &self.shape.read;
+            (self.progress)(Progress { stage: Stage::Names, done_bytes, total_bytes, map });
         }
         self.walked += 1;
     }

@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    io::{self, Read, Seek, SeekFrom},
+    io::{self, Read, Seek, SeekFrom, Write},
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -216,6 +216,24 @@ impl Fresh {
         };
         temporary.persist(&self.path).with_context(name)
     }
+}
+
+/// Replaces a file by one with new content, in one step, after the content is durable. Unlike [`Fresh`], it registers
+/// nothing for an interrupt, so that the handler of an interrupt may call it.
+pub fn replace(path: &Path, content: &[u8]) -> Result<()> {
+    let name = || path.display().to_string();
+    let path = place(path);
+    let temporary = tempfile::Builder::new().prefix(HIDDEN).tempfile_in(folder(&path));
+    let mut file = temporary
+        .map_err(without_path)
+        .with_context(|| format!("{}: cannot make a file in {}", path.display(), folder(&path).display()))?;
+    let old = fs::metadata(&path).ok().map(|old| old.permissions());
+    if let Some(permissions) = old.or_else(host::new_file_permissions) {
+        fs::set_permissions(file.path(), permissions).with_context(name)?;
+    }
+    file.write_all(content).and_then(|()| file.as_file().sync_all()).with_context(name)?;
+    file.persist(&path).map_err(|error| error.error).with_context(name)?;
+    Ok(())
 }
 
 /// Removes the generated name from an error of making a temporary file or directory.

@@ -97,7 +97,7 @@ pub fn checker(bar: &ProgressBar) -> impl FnMut(f2fs_check::Progress) + use<'_> 
 }
 
 /// Returns a callback that shows the progress of a rescue on a bar of [`stages`].
-pub fn rescuer(bar: &ProgressBar) -> impl FnMut(f2fs_rescue::Progress) + use<'_> {
+pub fn rescuer(bar: &ProgressBar) -> impl FnMut(f2fs_rescue::Progress<'_>) + use<'_> {
     let mut tell = stage_teller(bar);
     move |at| tell(at.stage.name(), at.done_bytes, at.total_bytes)
 }

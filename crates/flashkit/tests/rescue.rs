@@ -6,8 +6,12 @@ use std::{
     fs,
     os::unix::fs::{FileExt, symlink},
     path::Path,
-    process::Command,
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
 };
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use support::{fails, flashkit, ok};
 
@@ -171,4 +175,47 @@ fn a_map_of_bad_sectors_only_leaves_nothing_to_rescue() {
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
     assert!(message.contains("no inodes"), "{message}");
+}
+
+/// Returns the number of bytes that a process has read.
+fn bytes_read(pid: u32) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let line = io.lines().find_map(|line| line.strip_prefix("rchar: "));
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
+#[test]
+fn a_scan_that_a_signal_ends_keeps_its_map() {
+    const ENOUGH: u64 = 256 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    // The scan of its main area takes minutes.
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "128G"]);
+    let bytes_in = |map: &str| {
+        let sizes = map.lines().filter_map(|line| line.strip_suffix("  +")?.split("  0x").nth(1));
+        sizes.map(|size| u64::from_str_radix(size, 16).unwrap()).sum::<u64>()
+    };
+    for signal in [Signal::INT, Signal::TERM] {
+        let map = "# Mapfile. Created by flashkit\n0x0 ? 1\n0x1000000000 0x1000 -\n";
+        fs::write(dir.join("v.map"), map).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_flashkit"));
+        child.args(["rescue", "v.img", "out", "--map", "v.map"]).current_dir(dir).stderr(Stdio::piped());
+        let mut child = child.spawn().expect("it starts");
+        let saved = || fs::read_to_string(dir.join("v.map")).unwrap();
+        let is_running = |child: &mut Child| {
+            thread::sleep(Duration::from_millis(5));
+            child.try_wait().unwrap().is_none()
+        };
+        // The first part is saved at once, and so the scan has begun.
+        while bytes_in(&saved()) == 0 && is_running(&mut child) {}
+        let before = bytes_read(child.id());
+        while bytes_read(child.id()) < before + ENOUGH && is_running(&mut child) {}
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(130), "{message}");
+        assert!(message.contains("v.map has the parts that were tried"), "{message}");
+        assert!(bytes_in(&saved()) >= ENOUGH / 2, "{}", saved());
+        assert!(saved().contains("0x1000000000  0x00001000  -"), "an earlier bad part is lost: {}", saved());
+    }
 }

@@ -1,20 +1,21 @@
 //! `rescue`: copies the files of a damaged volume out of it, without its checkpoint, tables or superblock.
 
 mod arrivals;
+mod kept_map;
 mod listing;
 
 use std::{
     collections::BTreeMap,
-    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Instant,
 };
 
 use anyhow::{Context, Result, bail};
 use block::{Device, OpenOptions};
 use clap::ValueEnum;
 use f2fs::format::BlockSize;
-use f2fs_rescue::{Facts, Grade, Map, Masked, Options, Origin, RemovedFiles, Rescue, Selection};
+use f2fs_rescue::{Facts, Grade, Masked, Options, Origin, Progress, RemovedFiles, Rescue, Selection};
 use f2fs_tree::{Holes, Owners};
 use indicatif::BinaryBytes;
 use serde::Serialize;
@@ -23,11 +24,11 @@ use crate::{
     carry::{Carry, Loss},
     host,
     notice::notice,
-    output::Fresh,
     progress, render,
     target::{BareImage, open_image},
 };
 use arrivals::{Arrivals, Counts};
+use kept_map::{KeptMap, KnownMap};
 use listing::{Manifest, Row};
 
 /// Arguments of `rescue`.
@@ -70,7 +71,8 @@ pub struct Args {
     #[arg(long, value_name = "VERSION")]
     as_of: Option<u64>,
     /// Keep a map of the parts that were read, in the format of ddrescue. Parts that an existing map calls
-    /// bad are not read again. A map of another program is only read: it belongs to the whole file or device, and
+    /// bad are not read again. It is saved every ten seconds, and however the scan ends, so that the next call goes
+    /// on. A map of another program is only read: it belongs to the whole file or device, and
     /// only the parts that it marks with + count.
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
@@ -119,7 +121,6 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.quiet {
         tell_facts(&name(), rescue.facts());
     }
-    save_map(args, known.as_ref(), &rescue)?;
     if args.timeline {
         return timeline(args, &rescue);
     }
@@ -174,43 +175,6 @@ impl Args {
     }
 }
 
-/// A map of earlier reads.
-struct KnownMap {
-    map: Map,
-    origin: Origin,
-}
-
-impl KnownMap {
-    /// Reads a map, if there is one.
-    fn load(path: &Path) -> Result<Option<KnownMap>> {
-        match fs::read_to_string(path) {
-            Ok(text) => {
-                let (map, origin) = Map::parse(&text).with_context(|| path.display().to_string())?;
-                Ok(Some(KnownMap { map, origin }))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| path.display().to_string()),
-        }
-    }
-}
-
-/// Replaces the map by one that has also the reads of this rescue. A map of another program stays as it is.
-fn save_map(args: &Args, known: Option<&KnownMap>, rescue: &Rescue) -> Result<()> {
-    let Some(path) = &args.map else { return Ok(()) };
-    let map = match known {
-        Some(known) if known.origin == Origin::Other => return Ok(()),
-        Some(known) => known.map.merged(rescue.map()),
-        None => rescue.map().clone(),
-    };
-    let fresh = Fresh::new(path)?;
-    let write = || {
-        fs::write(fresh.working(), map.to_string())?;
-        fs::File::open(fresh.working())?.sync_all()
-    };
-    write().with_context(|| path.display().to_string())?;
-    fresh.finish()
-}
-
 /// Opens the devices of the volume, without the parts that a map calls bad.
 fn open(args: &Args, known: Option<&KnownMap>) -> Result<Vec<Arc<dyn Device>>> {
     let sources = args.image.sources();
@@ -260,10 +224,18 @@ fn rescue(args: &Args, known: Option<&KnownMap>) -> Result<Rescue> {
         removed: if args.deleted { RemovedFiles::Collect } else { RemovedFiles::Ignore },
         ..Options::default()
     };
+    let kept = args.map.as_deref().map(|path| KeptMap::begin(path, known)).transpose()?.flatten();
     let bar = progress::stages(args.quiet || args.json);
-    let rescue = f2fs_rescue::rescue(device, &options, &mut progress::rescuer(&bar));
+    let mut show = progress::rescuer(&bar);
+    let mut tell = |at: Progress<'_>| {
+        kept.iter().for_each(|kept| kept.note(at.map, Instant::now()));
+        show(at);
+    };
+    let rescue = f2fs_rescue::rescue(device, &options, &mut tell);
     bar.finish_and_clear();
-    Ok(rescue?)
+    let saved = kept.map_or(Ok(()), KeptMap::finish);
+    let rescue = rescue?;
+    saved.map(|()| rescue)
 }
 
 /// Refuses a destination that is the image or lies on it: writing to it would overwrite what is to be rescued.
