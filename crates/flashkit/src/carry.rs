@@ -42,6 +42,27 @@ pub struct Carry<'a> {
     pub json: bool,
 }
 
+/// The files whose holes stay holes in a tar archive, as on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sparse {
+    /// All files.
+    Always,
+    /// Files with at least 1 MiB of holes, and more holes than data.
+    Auto,
+    /// None: holes become zeroes.
+    Never,
+}
+
+impl From<Sparse> for Holes {
+    fn from(sparse: Sparse) -> Holes {
+        match sparse {
+            Sparse::Always => Holes::Kept,
+            Sparse::Auto => Holes::LargeKept,
+            Sparse::Never => Holes::Filled,
+        }
+    }
+}
+
 /// A lost part of the tree.
 #[derive(Serialize)]
 pub struct Loss {

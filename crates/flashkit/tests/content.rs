@@ -4,7 +4,7 @@ mod support;
 
 use std::{
     fs::{self, File},
-    os::unix::fs::{PermissionsExt, symlink},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink},
     path::Path,
     process::{Command, Stdio},
 };
@@ -269,5 +269,65 @@ fn patterns_need_a_source_and_a_meaning() {
         let error = fails(dir, &words);
         assert!(error.contains("pattern"), "{error}");
         assert_eq!(error.contains("list: "), option[0] == "--exclude-from", "{error}");
+    }
+}
+
+/// Asserts that a file has its data between huge holes.
+fn assert_huge(path: &Path) {
+    let file = File::open(path).unwrap();
+    let facts = file.metadata().unwrap();
+    assert_eq!(facts.len(), HUGE_BYTES, "{}", path.display());
+    assert!(facts.blocks() * 512 < 1 << 20, "{} has {} blocks", path.display(), facts.blocks());
+    for (at, text) in HUGE_DATA {
+        let mut found = vec![0; text.len()];
+        file.read_exact_at(&mut found, at).unwrap();
+        assert_eq!(found, text, "{} at byte {at}", path.display());
+    }
+}
+
+/// Size of a file of huge holes: nearly the largest one of F2FS in blocks of 4 KiB, and too large to write.
+const HUGE_BYTES: u64 = 3 << 40;
+/// Its data, with the offsets in bytes.
+const HUGE_DATA: [(u64, &[u8]); 3] =
+    [(0, b"begin"), (1_649_267_441_665, b"in the middle"), (HUGE_BYTES - 3, b"end")];
+
+#[test]
+fn huge_holes_stay_holes_in_archives_of_ours_gnu_tar_and_bsdtar() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("tree")).unwrap();
+    let huge = File::create(dir.join("tree/huge")).unwrap();
+    huge.set_len(HUGE_BYTES).unwrap();
+    HUGE_DATA.iter().for_each(|(at, text)| huge.write_all_at(text, *at).unwrap());
+    write(dir.join("tree/small"), "no holes");
+    // A file with few holes stays readable for every program.
+    let few = File::create(dir.join("tree/few")).unwrap();
+    few.write_all_at(&[7; 9000], 40_000).unwrap();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
+    ok(dir, &["export", "-q", "v.img", "out.tar"]);
+    assert!(fs::metadata(dir.join("out.tar")).unwrap().len() < 1 << 20, "the archive has zeroes");
+    let names = String::from_utf8(host(dir, "tar", &["tf", "out.tar"])).unwrap();
+    assert_eq!(names.lines().collect::<Vec<_>>(), ["./", "few", "huge", "small"]);
+    ok(dir, &["rescue", "-q", "v.img", "rescued.tar"]);
+    host(dir, "tar", &["cSf", "gnu.tar", "--format=gnu", "-C", "tree", "."]);
+    host(dir, "tar", &["cSf", "pax.tar", "--format=posix", "-C", "tree", "."]);
+    let readers: &[&[&str]] = &[&["tar", "-xSf"], &["bsdtar", "-xf"]];
+    for archive in ["out.tar", "rescued.tar"] {
+        for reader in readers {
+            if Command::new(reader[0]).arg("--version").output().is_err() {
+                eprintln!("skipped: {} is not installed", reader[0]);
+                continue;
+            }
+            let _ = fs::remove_dir_all(dir.join("back"));
+            fs::create_dir(dir.join("back")).unwrap();
+            host(dir, reader[0], &[reader[1], archive, "-C", "back"]);
+            assert_huge(&dir.join("back/huge"));
+            assert_eq!(fs::read(dir.join("back/few")).unwrap(), fs::read(dir.join("tree/few")).unwrap());
+        }
+    }
+    for archive in ["out.tar", "gnu.tar", "pax.tar"] {
+        ok(dir, &["mkfs", "-q", "-f", "w.img", "--size", "64M", "--from", archive]);
+        ok(dir, &["export", "-q", "w.img", archive.strip_suffix(".tar").unwrap()]);
+        assert_huge(&dir.join(archive.strip_suffix(".tar").unwrap()).join("huge"));
     }
 }

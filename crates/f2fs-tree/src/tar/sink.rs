@@ -14,6 +14,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::{
     header::{BLOCK_BYTES, TarHeader},
     pax,
+    sparse::{self, RANGES_MAX},
 };
 use crate::{
     Entry, Kind, Metadata,
@@ -24,13 +25,31 @@ use crate::{
 /// A stream's length is a multiple of this many bytes. Tape drives once required it, and tar still writes it.
 const RECORD_BYTES: u64 = 10_240;
 
+/// Minimum number of bytes of holes in a file whose holes are large.
+const LARGE_HOLES_BYTES: u64 = 1 << 20;
+
 /// The holes of files in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holes {
     /// They stay holes, which not every reader of archives supports.
     Kept,
+    /// Those of a file stay holes if they are at least 1 MiB and more than its data; others become zeroes. So the zeroes
+    /// of a stream are not more than its data, and 1 MiB for each file.
+    LargeKept,
     /// They become zeroes.
     Filled,
+}
+
+impl Holes {
+    /// Returns true if a file with these ranges of data keeps its holes.
+    fn stay(self, data: &[Range<u64>], size: u64) -> bool {
+        let data_bytes: u64 = data.iter().map(|range| range.end - range.start).sum();
+        match self {
+            Holes::Kept => true,
+            Holes::LargeKept => size - data_bytes >= data_bytes.max(LARGE_HOLES_BYTES),
+            Holes::Filled => false,
+        }
+    }
 }
 
 /// A stream that is being written. See the module.
@@ -96,9 +115,9 @@ impl<W: Write> TarSink<W> {
     }
 
     fn begin_file(&mut self, entry: &Entry, size: u64, data: Option<&[Range<u64>]>) -> Result<()> {
-        let kept = data.filter(|_| self.holes == Holes::Kept);
+        let kept = data.filter(|data| self.holes.stay(data, size));
         let stored = match kept {
-            Some(data) => data.to_vec(),
+            Some(data) => sparse::fewer(data, RANGES_MAX),
             None => Vec::from_iter((size > 0).then_some(0..size)),
         };
         let length: u64 = stored.iter().map(|range| range.end - range.start).sum();

@@ -24,6 +24,22 @@ pub fn checked(pairs: &[(u64, u64)], size: u64, stored: u64) -> Option<Vec<Range
     (sum == stored).then_some(ranges)
 }
 
+/// Merges ranges of data until there are at most `most`, over the smallest holes first: every reader takes so many.
+pub fn fewer(data: &[Range<u64>], most: usize) -> Vec<Range<u64>> {
+    let (mut ranges, mut hole_bytes) = (data.to_vec(), 1u64);
+    while ranges.len() > most.max(1) {
+        ranges.dedup_by(|next, last| {
+            let is_near = next.start - last.end <= hole_bytes;
+            if is_near {
+                last.end = next.end;
+            }
+            is_near
+        });
+        hole_bytes = hole_bytes.saturating_mul(2);
+    }
+    ranges
+}
+
 /// Parses the pairs in a GNU header or an extension of it, 12 bytes each for offset and length. Stops at the
 /// first pair without an offset.
 pub fn gnu_pairs(bytes: &[u8]) -> Option<Vec<(u64, u64)>> {
@@ -125,6 +141,16 @@ mod tests {
         ] {
             assert_eq!(checked(pairs, size, stored), None, "{pairs:?}");
         }
+    }
+
+    #[test]
+    fn too_many_ranges_are_merged_over_the_smallest_holes() {
+        let data = [0..4, 5..9, 100..104, 106..110, 1000..1001];
+        assert_eq!(fewer(&data, 5), data);
+        assert_eq!(fewer(&data, 4), [0..9, 100..104, 106..110, 1000..1001]);
+        assert_eq!(fewer(&data, 3), [0..9, 100..110, 1000..1001]);
+        assert_eq!(fewer(&data, 0), [Range { start: 0, end: 1001 }]);
+        assert_eq!(fewer(&[], 0), []);
     }
 
     #[test]

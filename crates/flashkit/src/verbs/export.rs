@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use f2fs_tree::{Holes, Owners, VolumeSource};
+use f2fs_tree::{Owners, VolumeSource};
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
 use crate::{
-    carry::{Carry, Loss},
+    carry::{Carry, Loss, Sparse},
     exclude::Exclude,
     notice::notice,
     render,
@@ -31,9 +31,10 @@ pub struct Args {
     destination: PathBuf,
     #[command(flatten)]
     further: Further,
-    /// Keep files with holes sparse in a tar archive (GNU's format 1.0 for pax).
-    #[arg(long)]
-    sparse: bool,
+    /// Keep the holes of files in a tar archive (GNU's format 1.0 for pax), as GNU tar and bsdtar read it.
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto",
+          default_missing_value = "always")]
+    sparse: Sparse,
     /// Give everything to the calling user; by default owners are kept if root's rights allow it.
     #[arg(long)]
     no_owners: bool,
@@ -82,7 +83,7 @@ pub fn run(args: &Args) -> Result<()> {
         what: "exporting",
         source: name(),
         destination: &args.destination,
-        holes: if args.sparse { Holes::Kept } else { Holes::Filled },
+        holes: args.sparse.into(),
         owners: if args.no_owners { Owners::Caller } else { Owners::permitted() },
         overwrite: args.overwrite,
         keep_going: args.keep_going,

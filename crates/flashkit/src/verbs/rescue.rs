@@ -16,12 +16,12 @@ use block::{Device, OpenOptions};
 use clap::ValueEnum;
 use f2fs::format::BlockSize;
 use f2fs_rescue::{Facts, Grade, Masked, Options, Origin, Progress, RemovedFiles, Rescue, Selection};
-use f2fs_tree::{Holes, Owners};
+use f2fs_tree::Owners;
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
 use crate::{
-    carry::{Carry, Loss},
+    carry::{Carry, Loss, Sparse},
     host,
     notice::notice,
     progress, render,
@@ -82,9 +82,10 @@ pub struct Args {
     /// Block size, if no superblock has survived; by default it is found.
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Blocks>,
-    /// Keep files with holes sparse in a tar archive (GNU's format 1.0 for pax).
-    #[arg(long)]
-    sparse: bool,
+    /// Keep the holes of files in a tar archive (GNU's format 1.0 for pax), as GNU tar and bsdtar read it.
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto",
+          default_missing_value = "always")]
+    sparse: Sparse,
     /// Give everything to the calling user; by default owners are kept if root's rights allow it.
     #[arg(long)]
     no_owners: bool,
@@ -131,7 +132,7 @@ pub fn run(args: &Args) -> Result<()> {
         what: "rescuing",
         source: name(),
         destination,
-        holes: if args.sparse { Holes::Kept } else { Holes::Filled },
+        holes: args.sparse.into(),
         owners: if args.no_owners { Owners::Caller } else { Owners::permitted() },
         overwrite: args.overwrite,
         keep_going: true,
