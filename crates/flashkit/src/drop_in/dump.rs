@@ -17,11 +17,12 @@ use f2fs::{
         sit::SegmentType,
         superblock::{self, raw},
     },
+    units::Ino,
 };
 use image::Source;
 use lexopt::{Arg, Parser};
 
-use super::{Call, Done, FAILED, MISUSED, Tool, no_device, number};
+use super::{Call, Done, FAILED, MISUSED, Tool, no_device, number, places};
 use crate::{
     render,
     target::{Further, open_device, open_read_only, with_content},
@@ -32,6 +33,8 @@ pub const TOOL: Tool = Tool {
     usage: "[options] device
   -d NUMBER   1 and more: print the superblock and the checkpoint
   -i INODE    print an inode
+  -M          print the places of the blocks of the inode of -i instead; without -i, of the root directory
+  -b BLOCK    print the area of a block and its owner
   -n FROM~TO  print entries of the NAT
   -s FROM~TO  print entries of the SIT
   -a FROM~TO  print summaries of segments
@@ -54,6 +57,8 @@ struct Wanted {
     device: Option<OsString>,
     level: u64,
     inode: Option<u64>,
+    shows_map: bool,
+    block: Option<u64>,
     /// Ranges of entries, each with the names of the structure and of its numbers in the verb.
     ranges: Vec<(&'static str, &'static str, Range)>,
     copies_tree: bool,
@@ -82,12 +87,22 @@ pub fn run(parser: Parser) -> Result<Done> {
         Parsed::Ended(done) => return Ok(done),
     };
     let device = wanted.device.clone().ok_or_else(no_device)?;
+    if wanted.shows_map {
+        let volume = open_read_only(Path::new(&device), &Further::default())?;
+        let ino = wanted.inode.map_or(Ok(volume.superblock().root_ino), |ino| u32::try_from(ino).map(Ino));
+        places::print_map(&volume, ino?, "").with_context(|| Path::new(&device).display().to_string())?;
+        return Ok(Done::Verb(ExitCode::SUCCESS));
+    }
     let segments = print_head(Path::new(&device), wanted.level)
         .map_err(|error| with_content(&Source::parse(&device), error))?;
     for call in wanted.calls(&device, segments) {
         if let Done::Refused = call.run()? {
             return Ok(Done::Refused);
         }
+    }
+    if let Some(block) = wanted.block {
+        let volume = open_read_only(Path::new(&device), &Further::default())?;
+        places::print_block(&volume, block).with_context(|| Path::new(&device).display().to_string())?;
     }
     Ok(Done::Verb(ExitCode::SUCCESS))
 }
@@ -108,6 +123,8 @@ fn parse(mut parser: Parser) -> Result<Parsed> {
             'V' => return Ok(Parsed::Ended(Done::Version)),
             'd' => wanted.level = number::whole(&value()?),
             'i' => wanted.inode = Some(number::any_base(&value()?)),
+            'M' => wanted.shows_map = true,
+            'b' => wanted.block = Some(number::any_base(&value()?)),
             'n' => wanted.ranges.push(("nat", "--nid", range(&value()?))),
             's' => wanted.ranges.push(("sit", "--segment", range(&value()?))),
             'a' => wanted.ranges.push(("ssa", "--segment", range(&value()?))),

@@ -1,13 +1,16 @@
 //! fsck.f2fs: checks and repairs a volume, and prints its parts.
 
-use std::ffi::{OsStr, OsString};
+use std::{
+    ffi::{OsStr, OsString},
+    process::ExitCode,
+};
 
 use anyhow::Result;
 use block::{InUse, in_use};
 use image::Source;
 use lexopt::{Arg, Parser};
 
-use super::{Call, Done, Tool, further::add_devices, no_device, superblock_of};
+use super::{Call, Done, Tool, further::add_devices, no_device, places::print_maps, superblock_of};
 use crate::notice::notice;
 
 pub const TOOL: Tool = Tool {
@@ -18,6 +21,7 @@ pub const TOOL: Tool = Tool {
   --dry-run      print the findings and the plan of a repair, and write nothing; this wins over the others
   -l             print the superblock and the checkpoint instead
   -t             print the tree of names instead
+  -M             print the path of each regular file and the places of its blocks instead
   -V             print the version
   -g android is -a; -c -C -d -H -m -O -q -S --kernel-check --no-kernel-check --debug-cache are accepted and have no
   effect here. Without -a, -p, -f and -y, damage is reported and not repaired, and no question is asked.
@@ -46,6 +50,8 @@ enum Work {
     PrintHead,
     /// `-t`
     PrintTree,
+    /// `-M`
+    PrintMaps,
     Version,
     Help,
 }
@@ -84,6 +90,10 @@ fn run(parser: Parser) -> Result<Done> {
         Work::Help => Ok(Done::Help),
         Work::PrintHead => super::dump::run(Parser::from_args([OsString::from("-d1"), device()?])),
         Work::PrintTree => call("tree", Policy::Check, device()?)?.run(),
+        Work::PrintMaps => {
+            print_maps(&device()?)?;
+            Ok(Done::Verb(ExitCode::SUCCESS))
+        }
         Work::Check => {
             let device = device()?;
             let policy = match mounted_read_only(&device) {
@@ -123,6 +133,7 @@ fn parse(mut parser: Parser) -> Result<Options> {
             Arg::Short('h') | Arg::Long("help") => return Ok(Options { work: Work::Help, ..options }),
             Arg::Short('l') => options.work = Work::PrintHead,
             Arg::Short('t') => options.work = Work::PrintTree,
+            Arg::Short('M') => options.work = Work::PrintMaps,
             Arg::Short('a') => options.allow(Policy::Safe),
             Arg::Short('f' | 'y') => options.allow(Policy::All),
             Arg::Long("dry-run") => options.allow(Policy::Plan),

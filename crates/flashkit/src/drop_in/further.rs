@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 use block::{FileDevice, OpenOptions};
-use f2fs::format::superblock::Superblock;
+use f2fs::format::superblock::{Superblock, VolumeDevice};
 use image::{Source, file_beside};
 
 use super::Call;
@@ -18,15 +18,22 @@ use crate::render;
 
 /// Adds the further devices of the volume on `first` to a call.
 pub fn add_devices(call: &mut Call, first: &OsStr, superblock: &Superblock) -> Result<()> {
-    let first = Source::parse(first);
-    for device in superblock.devices.iter().skip(1) {
-        let path = trusted(&first, Path::new(&device.path)).with_context(|| {
-            let name = render::name(device.path.as_bytes());
-            format!("{first}: further device {name}, as its superblock names it; flashkit --device FILE names it otherwise")
-        })?;
+    for path in devices(first, superblock)? {
         call.more("--device", path);
     }
     Ok(())
+}
+
+/// Returns the further devices of the volume on `first`.
+pub fn devices(first: &OsStr, superblock: &Superblock) -> Result<Vec<PathBuf>> {
+    let first = Source::parse(first);
+    let path = |device: &VolumeDevice| {
+        trusted(&first, Path::new(&device.path)).with_context(|| {
+            let name = render::name(device.path.as_bytes());
+            format!("{first}: further device {name}, as its superblock names it; flashkit --device FILE names it otherwise")
+        })
+    };
+    superblock.devices.iter().skip(1).map(path).collect()
 }
 
 /// Returns the path, without symbolic links, of a further device that may be opened beside `first`.

@@ -10,6 +10,7 @@ mod further;
 mod label;
 mod mkfs;
 mod number;
+mod places;
 mod resize;
 mod sload;
 

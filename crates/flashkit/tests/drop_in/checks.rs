@@ -224,3 +224,80 @@ fn blocks_of_an_area_move_as_by_defrag_f2fs() {
         assert_eq!(tools.fails(line).0, code, "{line}");
     }
 }
+
+/// Makes a volume with files of several layouts.
+fn make_places(tools: &Tools) {
+    tools.blank("IMG", 64 << 20);
+    tools.ok(
+        "mkfs.f2fs -q IMG; mkdir -p tree/d; echo small > tree/small; head -c 20000 /dev/zero | tr '\\0' x > tree/d/file; \
+         head -c 9000000 /dev/zero | tr '\\0' y > tree/large; truncate -s 40960 tree/holes; \
+         for n in 0 2 3 7 9; do printf z | dd of=tree/holes bs=4096 seek=$n conv=notrunc status=none; done; \
+         truncate -s 9000000 tree/far; printf z | dd of=tree/far bs=4096 seek=2000 conv=notrunc status=none; \
+         sload.f2fs -f tree IMG",
+    );
+}
+
+#[test]
+fn the_places_of_blocks_are_those_that_f2fs_tools_prints() {
+    let tools = Tools::new();
+    make_places(&tools);
+    let ours = tools.ok("fsck.f2fs -M IMG");
+    let lines: Vec<&str> = ours.lines().collect();
+    assert!(lines.iter().any(|line| line.starts_with("/d/file ")) && lines.contains(&"/small"), "{ours}");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    if Path::new("/usr/sbin/fsck.f2fs").exists() {
+        let theirs = tools.ok("/usr/sbin/fsck.f2fs -M IMG");
+        // Between some lines, it writes an escape in place of the line's end.
+        let theirs = theirs.replace("\u{1b}[2K\r", "\n");
+        let theirs: Vec<_> = theirs.lines().map(words).filter(|line| !line.is_empty()).collect();
+        assert_eq!(lines.iter().map(|line| words(line)).collect::<Vec<_>>(), theirs);
+        for ino in 4..12 {
+            let ours = tools.sh(&format!("dump.f2fs -M -i {ino} IMG"));
+            if !ours.status.success() {
+                // The number of another node.
+                continue;
+            }
+            let ours = String::from_utf8(ours.stdout).unwrap();
+            let theirs = tools.ok(&format!("/usr/sbin/dump.f2fs -M -i {ino} IMG"));
+            assert_eq!(words(&ours), words(&theirs), "inode {ino}");
+        }
+    } else {
+        eprintln!("skipped: fsck.f2fs is not installed");
+    }
+}
+
+#[test]
+fn the_owner_of_a_block_is_that_which_f2fs_tools_prints() {
+    let tools = Tools::new();
+    make_places(&tools);
+    let map = tools.ok("fsck.f2fs -M IMG");
+    let large = map.lines().find_map(|line| line.strip_prefix("/large ")).expect("the map of a file");
+    let first: u64 = large.split(['-', ' ']).next().unwrap().parse().unwrap();
+    let main = tools.info("IMG")["areas"][4]["start_block"].as_u64().unwrap();
+    let part = |text: &str| {
+        let (_, part) = text.split_once("== Dump data from block address ==").expect("the part on the block");
+        let lines = part.lines().take_while(|line| !line.starts_with("Info:") && !line.starts_with("Done"));
+        // The tool adds the start of the main area to the end of the volume.
+        let without_end = |line: &str| line.split(" User data is from").next().unwrap_or_default().to_owned();
+        lines.filter(|line| !line.is_empty()).map(without_end).collect::<Vec<_>>()
+    };
+    let ours = |block: u64| part(&tools.ok(&format!("dump.f2fs -b {block} IMG")));
+    assert_eq!(ours(first)[0], format!("FS Userdata Area: Data block from {first:#x}"));
+    assert!(ours(first + 2000).contains(&" - Data offset       : 0x7d0 (4KB), 8192000 (bytes)".into()));
+    if !Path::new("/usr/sbin/dump.f2fs").exists() {
+        eprintln!("skipped: dump.f2fs is not installed");
+        return;
+    }
+    let areas = [0, 512, 513, 1600, 2600, main - 1, main + 300, 999_999];
+    let nodes = (main..main + 20).chain(main + 512..main + 530);
+    let mut compared = 0;
+    for block in areas.into_iter().chain(nodes).chain([first, first + 870]) {
+        let theirs = part(&tools.ok(&format!("/usr/sbin/dump.f2fs -b {block} IMG")));
+        // Of a block that is not in use, the tool tells its last owner; it prints all fields of a directory.
+        if !theirs.iter().any(|line| line == "blkaddr is not valid" || line.starts_with("i_mode")) {
+            assert_eq!(ours(block), theirs, "{block}");
+            compared += 1;
+        }
+    }
+    assert!(compared >= 10, "{compared}");
+}
