@@ -1,7 +1,8 @@
-//! Marks of encryption in inodes.
+//! Marks of encryption and of fs-verity in inodes.
 //!
 //! The mark, a bit of i_advise, and the context, an extended attribute, come and go together (Linux,
-//! `f2fs_set_context`). With the mark alone, no key opens the inode: its content is readable only without the mark.
+//! `f2fs_set_context`). With the mark alone, no key opens the inode: its content is readable only without the mark. The same
+//! holds for a file that is marked as sealed (fs-verity) and has no attribute with the place of its descriptor.
 
 use f2fs::{
     Place,
@@ -15,9 +16,9 @@ use crate::{
     inodes::ADVISE,
 };
 
-/// Encryption context among the extended attributes of an inode.
+/// An attribute among the extended attributes of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Context {
+pub enum Attribute {
     /// There is one.
     Present,
     /// There is none.
@@ -26,35 +27,55 @@ pub enum Context {
 
 impl Checker<'_> {
     /// Compares the mark of encryption in an inode with its attributes, which can all be read.
-    pub fn check_mark(&mut self, inode: &NodeBlock, context: Context) {
+    pub fn check_mark(&mut self, inode: &NodeBlock, context: Attribute) {
         let is_marked = inode.has_advise(advise::ENCRYPT);
         let has_feature = self.format.features.has(Features::ENCRYPT);
         let at = Place::Inode(inode.ino());
         let finding = |known: &str| Finding::new(Kind::Encryption, at, known.to_owned());
         match (is_marked, context, has_feature) {
-            (true, Context::Absent, false) => {
+            (true, Attribute::Absent, false) => {
                 let known =
                     "it is marked as encrypted; it has no context, and the volume not the feature encrypt";
                 self.clear_mark(inode, finding(known).with_certainty(Certainty::Certain));
             }
-            (true, Context::Absent, true) if self.without_context.len() < ODD_MAX => {
+            (true, Attribute::Absent, true) if self.without_context.len() < ODD_MAX => {
                 // Its names and its parent decide.
                 self.without_context.insert(inode.ino());
             }
-            (true, Context::Present, false) => {
+            (true, Attribute::Present, false) => {
                 let known =
                     "it is marked as encrypted and has a context; the volume has not the feature encrypt";
                 let finding = finding(known)
                     .repaired_by("none: flashkit tune -O encrypt sets the feature, if the volume had it");
                 self.report.add(finding.with_certainty(Certainty::Unclear));
             }
-            (false, Context::Present, true) => {
+            (false, Attribute::Present, true) => {
                 let known = "it has an encryption context, and no mark of encryption";
                 self.report.add(finding(known).repaired_by("set the mark"));
                 self.put_advise(inode, inode.head().advise | advise::ENCRYPT);
             }
             _ => {}
         }
+    }
+
+    /// Compares the mark of fs-verity in an inode with its attributes, which can all be read.
+    pub fn check_seal(&mut self, inode: &NodeBlock, descriptor: Attribute) {
+        if !inode.has_advise(advise::VERITY) || descriptor == Attribute::Present {
+            return;
+        }
+        let (known, certainty) = match self.format.features.has(Features::VERITY) {
+            false => (
+                "it is marked as sealed; it has no verity descriptor, and the volume not the feature verity",
+                Certainty::Certain,
+            ),
+            true => (
+                "it is marked as sealed and has no verity descriptor: without the mark it is read unchecked",
+                Certainty::Likely,
+            ),
+        };
+        let finding = Finding::new(Kind::Verity, Place::Inode(inode.ino()), known);
+        self.report.add(finding.with_certainty(certainty));
+        self.put_advise(inode, inode.head().advise & !advise::VERITY);
     }
 
     fn clear_mark(&mut self, inode: &NodeBlock, finding: Finding) {

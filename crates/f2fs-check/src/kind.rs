@@ -98,11 +98,11 @@ kinds! {
     NatInode, "nat-inode", Error, Certain,
         "The NAT names the inode of each node.", "take the inode from the node's footer";
     SitType, "sit-type", Error, Certain,
-        "A segment's type fits its blocks: nodes or data.", "set the type by the blocks";
+        "A segment's type fits its blocks, nodes or data, and is that of the log in it.", "set the type by the log, else by the blocks";
     SegmentMixed, "segment-mixed", Error, Likely,
         "A segment has nodes or data, not both.", "move the fewer ones to other segments";
-    SectionMixed, "section-mixed", Error, Likely,
-        "The segments of a section have nodes or data, not both; so have the logs in it.", "move the fewer ones to other sections";
+    SectionMixed, "section-mixed", Error, Certain,
+        "The segments of a section have nodes or data, not both; so have the logs in it and the type of the first.", "move the fewer ones to other sections";
     SitCount, "sit-count", Error, Certain,
         "A segment's count is the number of bits in its map.", "count the bits";
     SitUnmarked, "sit-unmarked", Error, Certain,
@@ -133,6 +133,8 @@ kinds! {
         "The fields of an inode agree with each other and with the features.", "restore what can be, else remove the inode";
     Encryption, "encryption", Error, Likely,
         "An inode has the mark of encryption if it has an encryption context, on a volume with the feature encrypt.", "clear the mark, or set it by the context";
+    Verity, "verity", Error, Likely,
+        "A file that is marked as sealed (fs-verity) has the attribute with the place of its descriptor.", "clear the mark";
     PastSize, "past-size", Notice, Unclear,
         "i_size covers the data of a file.", "none: if the file is too short, a person has to set its size";
     NodeChild, "node-child", Error, Likely,

@@ -25,6 +25,8 @@ pub(crate) enum Loss {
     Attributes,
     /// The encryption context of a file.
     Context,
+    /// The size of a file.
+    Size,
     /// A checkpoint that was newer than the one that counts.
     Checkpoint,
 }
@@ -60,6 +62,9 @@ impl Loss {
                     "the encryption contexts of up to {count} files are lost: without them no key opens their content, \
                      which lost+found keeps as it is stored"
                 )
+            }
+            Loss::Size => {
+                format!("the sizes of up to {count} files are lost: zeroes follow their content")
             }
             Loss::Checkpoint => {
                 "the changes of the newest checkpoint, and of fsyncs after it, are lost: its pack is damaged"

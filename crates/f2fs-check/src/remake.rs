@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use f2fs::{
     Place,
     format::{
-        FileType, NAME_MAX,
+        BLOCKS_PER_SEGMENT, FileType, NAME_MAX,
         dentry::Dentries,
         dir_hash,
         inode::{Compression, INLINE_XATTR_WORDS, advise, inline},
@@ -212,7 +212,7 @@ impl Checker<'_> {
 
     /// Returns true if blocks over the whole of a file may be ciphertext, and the file is none of a known compressed format.
     fn looks_encrypted(&mut self, remains: &Remains) -> bool {
-        let blocks = self.blocks_of(remains);
+        let blocks = self.blocks_of(remains, self.volume_blocks());
         let step = blocks.len().div_ceil(TESTED).max(1);
         let first = remains.addrs.get(&0).copied().flatten();
         !blocks.is_empty()
@@ -228,7 +228,7 @@ impl Checker<'_> {
     /// Returns true if blocks of a lost inode are in use and belong to nothing else. Nodes alone do not count: an old block of
     /// the NAT has those of removed files.
     fn has_blocks(&mut self, remains: &Remains) -> bool {
-        let blocks = self.blocks_of(remains);
+        let blocks = self.blocks_of(remains, self.volume_blocks());
         blocks.iter().any(|addr| self.segments.is_marked(*addr) && !self.twice.contains_key(addr))
     }
 
@@ -252,7 +252,7 @@ impl Checker<'_> {
         }
         directories.sort_unstable();
         while let Some(directory) = directories.pop() {
-            for addr in self.blocks_of(&remains[&directory]) {
+            for addr in self.blocks_of(&remains[&directory], self.dir_budget) {
                 if self.dir_budget == 0 || self.named.len() >= ODD_MAX {
                     return;
                 }
@@ -272,14 +272,23 @@ impl Checker<'_> {
         }
     }
 
-    /// The blocks of data of a lost inode.
-    fn blocks_of(&mut self, remains: &Remains) -> Vec<BlockAddr> {
+    /// The blocks of data of a lost inode, from its first nodes if there are more than `blocks_max`: many nodes can name one
+    /// block.
+    fn blocks_of(&mut self, remains: &Remains, blocks_max: u64) -> Vec<BlockAddr> {
         let mut blocks: Vec<BlockAddr> = remains.addrs.values().flatten().copied().collect();
         for nid in &remains.nodes {
+            if blocks.len() as u64 >= blocks_max {
+                break;
+            }
             let addrs = self.direct_addrs(*nid).unwrap_or_default();
             blocks.extend(addrs.into_iter().filter(|addr| self.geometry.in_main(*addr)));
         }
         blocks
+    }
+
+    /// Number of blocks of the main area.
+    fn volume_blocks(&self) -> u64 {
+        u64::from(self.geometry.segments) * u64::from(BLOCKS_PER_SEGMENT)
     }
 
     /// The addresses in a node, if it is a direct one.

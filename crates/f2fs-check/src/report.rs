@@ -11,15 +11,17 @@ const FIXES_MAX: usize = 1 << 20;
 /// Maximum number of bytes that the kept fixes hold beside themselves.
 const FIX_BYTES_MAX: usize = 64 << 20;
 
-/// Findings that an interrupted resize leaves until the next change of the volume: a checkpoint pack or a superblock
-/// that is not finished, superblocks of two sizes, and a checkpoint whose count of free segments fits the other size.
-const AFTER_RESIZE: [Kind; 6] = [
+/// Findings that prevent no resize. An interrupted one leaves some until the next change of the volume: a checkpoint pack or
+/// a superblock that is not finished, superblocks of two sizes, and a checkpoint whose count of free segments fits the other
+/// size. Sections with nodes and data, which sload.f2fs and resize.f2fs leave, stop only the cleaner of Linux.
+const RESIZABLE: [Kind; 7] = [
     Kind::SuperblockMagic,
     Kind::SuperblockChecksum,
     Kind::SuperblockInvalid,
     Kind::SuperblocksDiffer,
     Kind::PackUnreadable,
     Kind::CountFree,
+    Kind::SectionMixed,
 ];
 
 /// Sums over the volume.
@@ -83,11 +85,11 @@ impl Report {
         self.count_of(Severity::Error) == 0 && self.ended_early.is_none()
     }
 
-    /// Returns true if there are at most findings that an interrupted resize leaves. The next resize mends them. The report
-    /// must be that of [`check_as_opened`](crate::check_as_opened): a resize writes the first usable superblock over the other.
+    /// Returns true if there are at most findings that prevent no resize: those of an interrupted one, which the next resize
+    /// mends, and sections with nodes and data. The report must be that of [`check_as_opened`](crate::check_as_opened): a resize writes the first usable superblock over the other.
     pub fn is_clean_for_resize(&self) -> bool {
         let mut errors = self.counts().filter(|(kind, _)| kind.severity() == Severity::Error);
-        errors.all(|(kind, _)| AFTER_RESIZE.contains(&kind)) && self.ended_early.is_none()
+        errors.all(|(kind, _)| RESIZABLE.contains(&kind)) && self.ended_early.is_none()
     }
 
     /// Returns the changes that repair the findings, in the order in which they were found. Findings in tables that

@@ -240,8 +240,6 @@ impl Checker<'_> {
             let count = u32::from(self.segments.count(segment));
             // A count that fits the blocks in use is right, and the map is wrong.
             let count_is_wrong = count != marked && (valid == claimed || count != named);
-            let kind = self.segments.kind(segment);
-            let content = self.segments.typed_content(segment);
             let at = Place::Sit(segment);
             if let Some(first) = missing.first() {
                 let known =
@@ -251,13 +249,7 @@ impl Checker<'_> {
             if count_is_wrong {
                 self.add(Kind::SitCount, at, format!("{count} valid blocks, {marked} bits set"));
             }
-            match (kind, content) {
-                (None, _) => self.add(Kind::SitType, at, "the type is none of 0 to 5"),
-                (Some(kind), Some(content)) if kind.is_node() != (content == Content::Node) => {
-                    self.add(Kind::SitType, at, format!("the type is {kind}, the blocks are {content:?}"));
-                }
-                _ => {}
-            }
+            self.check_type(segment);
         }
         self.conclude_mixed();
         for (segment, blocks) in unused {
@@ -271,6 +263,37 @@ impl Checker<'_> {
             );
             self.add(Kind::SitUnused, Place::Sit(segment), known);
         }
+    }
+
+    /// Compares the type of a segment with its blocks, and with the log in it.
+    fn check_type(&mut self, segment: SegNo) {
+        let at = Place::Sit(segment);
+        let Some(kind) = self.segments.kind(segment) else {
+            return self.add(Kind::SitType, at, "the type is none of 0 to 5");
+        };
+        let is_other = |content: Content| kind.is_node() != (content == Content::Node);
+        if let Some(content) = self.segments.content(segment).filter(|content| is_other(*content)) {
+            self.add(Kind::SitType, at, format!("the type is {kind}, the blocks are {content:?}"));
+        } else if let Some(content) =
+            self.segments.typed_content(segment).filter(|content| is_other(*content))
+        {
+            let known =
+                format!("it is empty, first in its section, and of type {kind}; the section has {content:?}");
+            let finding = Finding::new(Kind::SectionMixed, at, known);
+            self.report.add(finding.repaired_by("set the type by the blocks of the section"));
+        } else if let Some(log) = self.log_in(segment).filter(|log| *log != kind) {
+            self.add(Kind::SitType, at, format!("the type is {kind}, the {log} log lies in it"));
+        }
+    }
+
+    /// The log in a segment, if one is there.
+    fn log_in(&self, segment: SegNo) -> Option<SegmentType> {
+        let is_read_only = self.superblock.features.has(Features::RO);
+        SegmentType::ALL.into_iter().find(|kind| {
+            // Volumes that are only read have two logs.
+            let counts = !is_read_only || matches!(kind, SegmentType::HotData | SegmentType::HotNode);
+            counts && self.checkpoint.logs[kind.index()].segment == segment
+        })
     }
 
     /// Compares the counts in inodes with the blocks that were found.
@@ -365,15 +388,8 @@ impl Checker<'_> {
     }
 
     fn conclude_free(&mut self, at: Place) {
-        let is_read_only = self.superblock.features.has(Features::RO);
-        let is_log = |segment: SegNo| {
-            SegmentType::ALL.into_iter().any(|kind| {
-                let counts = !is_read_only || matches!(kind, SegmentType::HotData | SegmentType::HotNode);
-                counts && self.checkpoint.logs[kind.index()].segment == segment
-            })
-        };
         let mut free = [0u32; 2];
-        for segment in self.segments.all().filter(|segment| !is_log(*segment)) {
+        for segment in self.segments.all().filter(|segment| self.log_in(*segment).is_none()) {
             let (valid, claimed) = self.segments.maps(segment);
             free[0] += u32::from(valid.iter().all(|byte| *byte == 0));
             free[1] += u32::from(claimed.iter().all(|byte| *byte == 0));

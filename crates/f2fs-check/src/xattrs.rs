@@ -6,12 +6,13 @@ use f2fs::{
         NodeBlock,
         block_size::NODE_FOOTER_BYTES,
         inode::inline,
+        verity,
         xattr::{self, ENCRYPTION_NAME, HEADER_BYTES, index},
     },
     units::{Ino, Nid},
 };
 
-use crate::{Fix, Kind, Loss, Slot, checker::Checker, encryption::Context};
+use crate::{Fix, Kind, Loss, Slot, checker::Checker, encryption::Attribute};
 
 impl Checker<'_> {
     /// Checks the attributes of an inode: the area in the inode, and the payload of the xattr node after it.
@@ -27,13 +28,16 @@ impl Checker<'_> {
             }
         };
         let mut end = HEADER_BYTES;
-        let mut context = Context::Absent;
+        let (mut context, mut descriptor) = (Attribute::Absent, Attribute::Absent);
         for entry in entries {
             match entry {
                 Ok(entry) => {
                     end += entry.stored_bytes();
                     if (entry.index, entry.name) == (index::ENCRYPTION, ENCRYPTION_NAME) {
-                        context = Context::Present;
+                        context = Attribute::Present;
+                    }
+                    if (entry.index, entry.name) == (index::VERITY, verity::ATTRIBUTE) {
+                        descriptor = Attribute::Present;
                     }
                 }
                 Err(error) => {
@@ -52,6 +56,7 @@ impl Checker<'_> {
             self.clear_xattrs(inode, node, stream, end);
         }
         self.check_mark(inode, context);
+        self.check_seal(inode, descriptor);
     }
 
     /// Restores the header of a stream if entries follow it; otherwise clears the stream.

@@ -9,7 +9,10 @@ use f2fs::{
     format::sit::SegmentType,
     units::{SecNo, SegNo},
 };
-use f2fs_check::repair::{Planned, plan};
+use f2fs_check::{
+    Certainty,
+    repair::{Planned, plan},
+};
 
 mod support;
 
@@ -126,5 +129,16 @@ fn an_empty_first_segment_has_the_type_of_its_section() {
     d.move_data(segments[1]);
     d.put_sit(segments[0], 0, &(4u16 << 10).to_le_bytes());
     assert_eq!(mixed(&d.device), [section]);
-    repair(&d, "sit-type");
+    repair(&d, "section-mixed");
+}
+
+#[test]
+fn sections_with_nodes_and_data_need_no_person_and_prevent_no_resize() {
+    let d = Damaged::with_sections(2);
+    d.move_data(d.free_beside_nodes());
+    let report = support::report(d.device.clone());
+    assert!(report.is_clean_for_resize(), "{}", support::lines(&report));
+    let device: Arc<dyn Device> = d.device.clone();
+    let Planned::Repair(plan) = plan(&device, NOW, &mut |_| {}).unwrap() else { panic!("a repair") };
+    assert_eq!(plan.certainty(), Certainty::Certain);
 }

@@ -164,14 +164,10 @@ impl Correction {
         let stored = segments.kind(segment);
         let logs = &self.tables.pack.checkpoint.logs;
         let log = SegmentType::ALL.into_iter().find(|kind| logs[kind.index()].segment == segment);
-        let usual = stored.or(log).unwrap_or(SitEntry::EMPTY.kind);
+        let usual = log.or(stored).unwrap_or(SitEntry::EMPTY.kind);
         let kind = match segments.content(segment) {
-            Some(Content::Node) if !usual.is_node() => {
-                log.filter(|log| log.is_node()).unwrap_or(SegmentType::WarmNode)
-            }
-            Some(Content::Data) if usual.is_node() => {
-                log.filter(|log| !log.is_node()).unwrap_or(SegmentType::WarmData)
-            }
+            Some(Content::Node) if !usual.is_node() => SegmentType::WarmNode,
+            Some(Content::Data) if usual.is_node() => SegmentType::WarmData,
             _ => usual,
         };
         let is_right = stored == Some(kind) && segments.count(segment) == valid_blocks && valid == map;

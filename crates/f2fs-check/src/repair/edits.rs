@@ -14,7 +14,7 @@ use f2fs::{
 };
 
 use super::{
-    mend,
+    mend::{self, Mended},
     space::Space,
     tables::Tables,
     transfer::{Changes, State},
@@ -127,10 +127,14 @@ impl Edits<'_> {
                 let nid = Nid::from(*ino);
                 let format = self.format;
                 let Some(bytes) = self.node(nid) else { return Ok(()) };
-                if !mend::mend(bytes, format, *ino, *kind) {
-                    self.nodes.remove(&nid);
-                    self.free(nid);
-                    self.changes.freed_inodes += 1;
+                match mend::mend(bytes, format, *ino, *kind) {
+                    Mended::Whole => {}
+                    Mended::WithoutSize => self.changes.resized_inodes += 1,
+                    Mended::Lost => {
+                        self.nodes.remove(&nid);
+                        self.free(nid);
+                        self.changes.freed_inodes += 1;
+                    }
                 }
             }
             _ => {}

@@ -4,10 +4,11 @@ use f2fs::{
     format::{
         FileType, NAME_MAX,
         inode::{EXTRA_BYTES_MAX, INLINE_XATTR_WORDS, advise, flag, inline, raw::InodeHead},
-        node::{NodeFooter, NodeFormat},
+        node::{NodeBlock, NodeFooter, NodeFormat},
+        node_path::NodePath,
         superblock::Features,
     },
-    units::{BlockAddr, Ino},
+    units::{BlockAddr, Ino, Nid},
 };
 use zerocopy::FromBytes;
 
@@ -24,17 +25,31 @@ const PERMISSIONS: u16 = 0o600;
 /// Restores some fields of an inode.
 type Step = fn(&mut [u8], NodeFormat, Option<FileType>);
 
-/// Restores the fields of an inode. A directory entry may have given the kind. Returns false if they cannot be
-/// restored; the bytes are then undefined.
-pub fn mend(bytes: &mut [u8], format: NodeFormat, ino: Ino, kind: Option<FileType>) -> bool {
-    let steps: [Step; 5] = [mend_kind, mend_numbers, mend_extra, mend_inline, mend_size];
+/// The result of mending an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mended {
+    /// Its fields agree.
+    Whole,
+    /// Its fields agree, and its size is the largest possible one.
+    WithoutSize,
+    /// They cannot be restored; the bytes are undefined.
+    Lost,
+}
+
+/// Restores the fields of an inode. A directory entry may have given the kind.
+pub fn mend(bytes: &mut [u8], format: NodeFormat, ino: Ino, kind: Option<FileType>) -> Mended {
+    let steps: [Step; 4] = [mend_kind, mend_numbers, mend_extra, mend_inline];
     for step in steps {
         if is_good(bytes, format, ino) {
-            return true;
+            return Mended::Whole;
         }
         step(bytes, format, kind);
     }
-    is_good(bytes, format, ino)
+    if is_good(bytes, format, ino) {
+        return Mended::Whole;
+    }
+    let mended = mend_size(bytes, format);
+    if is_good(bytes, format, ino) { mended } else { Mended::Lost }
 }
 
 fn is_good(bytes: &[u8], format: NodeFormat, ino: Ino) -> bool {
@@ -130,20 +145,34 @@ fn mend_inline(bytes: &mut [u8], _: NodeFormat, _: Option<FileType>) {
     }
 }
 
-/// The size: at most as large as inline content can be, or as the blocks reach.
-fn mend_size(bytes: &mut [u8], format: NodeFormat, _: Option<FileType>) {
+/// The size. If its lower half ends in the last block of the file, only the upper half was damaged. Otherwise it becomes as
+/// large as inline content can be, or as the blocks reach.
+fn mend_size(bytes: &mut [u8], format: NodeFormat) -> Mended {
     let ino = NodeFooter::of(bytes).ino;
-    let is_inline = head(bytes).inline & inline::DATA != 0;
-    let blocks = head(bytes).blocks.get();
-    let size = format.block_size;
-    let limit = match is_inline {
-        false => blocks << size.log(),
+    let low = head(bytes).size.get() & u64::from(u32::MAX);
+    // An inode with a size of 0 can be parsed, which gives its layout.
+    head(bytes).size.set(0);
+    let (inode, _) = parse_node(format, bytes, ino.into(), BlockAddr::NULL);
+    let Ok(inode) = inode else { return Mended::Lost };
+    let (is_exact, limit) = match inode.has_inline(inline::DATA) {
         true => {
-            // An inode with a size of 0 can be parsed, which gives its layout.
-            head(bytes).size.set(0);
-            let (inode, _) = parse_node(format, bytes, ino.into(), BlockAddr::NULL);
-            inode.map_or(0, |inode| inode.layout().inline_bytes() as u64)
+            let area = inode.inline_area();
+            let used = area.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            ((used as u64..=area.len() as u64).contains(&low), area.len() as u64)
         }
+        false => (ends_in_last_block(&inode, low), inode.head().blocks.get() << format.block_size.log()),
     };
-    head(bytes).size.set(limit);
+    head(bytes).size.set(if is_exact { low } else { limit });
+    if is_exact { Mended::Whole } else { Mended::WithoutSize }
+}
+
+/// Returns true if a file of this size without holes has the blocks that i_blocks counts.
+fn ends_in_last_block(inode: &NodeBlock, size_bytes: u64) -> bool {
+    let blocks = size_bytes.div_ceil(inode.bytes().len() as u64);
+    let Some(last) = blocks.checked_sub(1) else { return false };
+    let Some(path) = NodePath::of(&inode.layout(), last) else { return false };
+    // The offset of a node is its number among those of the file.
+    let nodes = path.steps().last().map_or(0, |step| u64::from(step.offset));
+    let xattrs = u64::from(inode.xattr_nid() != Nid::NULL);
+    inode.head().blocks.get() == 1 + nodes + xattrs + blocks
 }

@@ -227,6 +227,8 @@ struct Round {
     requests: Vec<Request>,
     /// Inodes whose fields cannot be restored.
     freed_inodes: u64,
+    /// Inodes whose size cannot be restored.
+    resized_inodes: u64,
     /// Names that were taken out of a directory and could not be entered again.
     lost_names: u64,
 }
@@ -348,7 +350,8 @@ impl Planning<'_> {
             requests = transfer::transfer(start, used, &state, &Changes::default())?;
         }
         let lost_names = lost_names.unwrap_or(0);
-        Ok(Round { requests, freed_inodes: changes.freed_inodes, lost_names })
+        let Changes { freed_inodes, resized_inodes, .. } = changes;
+        Ok(Round { requests, freed_inodes, resized_inodes, lost_names })
     }
 
     fn edit(
@@ -384,7 +387,12 @@ impl Planning<'_> {
         for (loss, count) in report.losses().iter().filter(|(loss, _)| **loss != Loss::Checkpoint) {
             *self.lost.entry(*loss).or_default() += count;
         }
-        for (loss, count) in [(Loss::Node, round.freed_inodes), (Loss::Entry, round.lost_names)] {
+        let of_round = [
+            (Loss::Node, round.freed_inodes),
+            (Loss::Size, round.resized_inodes),
+            (Loss::Entry, round.lost_names),
+        ];
+        for (loss, count) in of_round {
             if count > 0 {
                 *self.lost.entry(loss).or_default() += count;
             }

@@ -64,6 +64,8 @@ pub struct Changes {
     pub nat_blocks: BTreeSet<u32>,
     /// Number of inodes that are freed, because their fields cannot be restored.
     pub freed_inodes: u64,
+    /// Number of inodes that have the largest possible size, because theirs is lost.
+    pub resized_inodes: u64,
 }
 
 /// Returns the requests that lead from `start` to `after`. `used` are the blocks of the main area that `start`

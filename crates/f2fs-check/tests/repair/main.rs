@@ -102,6 +102,15 @@ fn a_block_of_a_file_that_a_directory_names_keeps_its_content() {
 }
 
 #[test]
+fn a_size_that_the_blocks_do_not_confirm_is_lost_and_said() {
+    let d = Damaged::new();
+    // The file has holes.
+    d.put_inode(d.ino("/far"), 16, &(1u64 << 50).to_le_bytes());
+    let losses = repair_of(&d.device).losses;
+    assert!(losses.iter().any(|line| line.contains("sizes of up to 1 files are lost")), "{losses:?}");
+}
+
+#[test]
 fn a_damaged_head_of_the_newest_pack_comes_back_from_the_end_of_the_pack() {
     let d = Damaged::new();
     // The files of this volume are those of the newest checkpoint; the older one has fewer.

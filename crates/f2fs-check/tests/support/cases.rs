@@ -142,6 +142,10 @@ damage! {
         let entry = d.sit(segment);
         d.put_sit(segment, 0, &(4 << 10 | entry.valid_blocks).to_le_bytes());
     }
+    a_segment_of_a_log_with_the_type_of_another_log => ["sit-type"]: |d| {
+        let segment = d.checkpoint().1.logs[1].segment;
+        d.put_sit(segment, 0, &(2 << 10 | d.sit(segment).valid_blocks).to_le_bytes());
+    }
     a_segment_of_no_type => ["sit-type"]: |d| {
         let (segment, _) = d.position(d.data(d.ino("/big"), 0));
         d.put_sit(segment, 0, &(9 << 10 | d.sit(segment).valid_blocks).to_le_bytes());

@@ -30,11 +30,33 @@ damage! {
         mark_as_encrypted(&d, "/few");
         mark_as_encrypted(&d, "/far");
     }
+    a_mark_of_verity_on_a_file_without_a_descriptor => ["verity"]: |d| { mark_as_sealed(&d, "/plain"); }
+    a_mark_of_verity_on_a_directory => ["verity"]: |d| { mark_as_sealed(&d, "/many"); }
+    a_mark_of_verity_without_a_descriptor_on_a_volume_with_verity => ["verity"]: |d| {
+        let feature = d.volume().superblock().features.0 | 0x400;
+        for copy in [0, 1] {
+            put_superblock(&d, copy, 2180, &le(feature));
+        }
+        mark_as_sealed(&d, "/big");
+        mark_as_sealed(&d, "/far");
+    }
+    a_size_with_a_damaged_upper_half => ["inode-invalid", "sit-unused"]: |d| {
+        for path in ["/plain", "/big", "/few/small"] {
+            let size = d.volume().inode(d.ino(path)).unwrap().head().size.get();
+            d.put_inode(d.ino(path), 16, &(size | 1 << 50).to_le_bytes());
+        }
+    }
     a_compressed_file_with_the_number_of_another_algorithm => ["cluster"]: |d| {
         let own = d.volume().inode(d.ino("/compressed")).unwrap().compression().unwrap().algorithm.code();
         assert_ne!(own, 2);
         d.put_inode(d.ino("/compressed"), 392, &[2]);
     }
+}
+
+/// Sets the mark of fs-verity in an inode.
+fn mark_as_sealed(d: &Damaged, path: &str) {
+    let ino = d.ino(path);
+    d.put_inode(ino, 2, &[d.volume().inode(ino).unwrap().head().advise | 0x40]);
 }
 
 /// Sets the mark of encryption in an inode.
