@@ -5,9 +5,13 @@
 //! to directories. A directory is left out with everything in it. The root itself always stays.
 
 use f2fs::{Error, Result};
-use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
+use regex::bytes::RegexSet;
 
-use crate::{Kind, path::split};
+use crate::{
+    Kind,
+    glob::{Syntax, expression},
+    path::split,
+};
 
 /// Kinds of entries that patterns distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +39,8 @@ pub struct Exclusion {
 
 #[derive(Debug, Clone, Default)]
 struct Patterns {
-    names: GlobSet,
-    paths: GlobSet,
+    names: RegexSet,
+    paths: RegexSet,
 }
 
 impl Patterns {
@@ -45,8 +49,7 @@ impl Patterns {
     }
 
     fn has(&self, path: &[u8]) -> bool {
-        self.names.is_match_candidate(&Candidate::from_bytes(split(path).1))
-            || self.paths.is_match_candidate(&Candidate::from_bytes(path))
+        self.names.is_match(split(path).1) || self.paths.is_match(path)
     }
 }
 
@@ -68,16 +71,13 @@ impl Exclusion {
             if bare.split('/').any(|name| matches!(name, "" | "." | "..")) {
                 return Err(invalid(pattern, "it matches no entry of a tree"));
             }
-            let glob = GlobBuilder::new(bare).literal_separator(true).backslash_escape(true).build();
-            let glob = glob.map_err(|error| invalid(pattern, &error.kind().to_string()))?;
-            sets[usize::from(of_directories)][usize::from(is_path)].push(glob);
+            let expression =
+                expression(bare, Syntax::Components).map_err(|error| invalid(pattern, &error))?;
+            sets[usize::from(of_directories)][usize::from(is_path)].push(expression);
         }
-        let set = |globs: Vec<_>| {
-            let mut set = GlobSetBuilder::new();
-            for glob in globs {
-                set.add(glob);
-            }
-            set.build().map_err(|error| Error::Invalid(format!("the patterns: {error}").into()))
+        let set = |expressions: Vec<String>| {
+            RegexSet::new(expressions)
+                .map_err(|error| Error::Invalid(format!("the patterns: {error}").into()))
         };
         let [any, directories] =
             sets.map(|[names, paths]| Ok::<_, Error>(Patterns { names: set(names)?, paths: set(paths)? }));

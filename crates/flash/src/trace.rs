@@ -71,7 +71,7 @@ impl Trace {
         let start = text.trim_start();
         let mut entries = if start.starts_with('{') {
             let parse = |(n, line): (usize, &str)| {
-                let entry = serde_json::from_str(line);
+                let entry = serde_json::from_slice(line.as_bytes());
                 entry
                     .map_err(|e| TraceError { line: n + 1, what: e.to_string() })
                     .and_then(|entry| checked(n, entry))

@@ -213,7 +213,7 @@ impl Manifest {
 
     /// Parses a manifest from JSON.
     pub fn from_json(text: &str) -> serde_json::Result<Manifest> {
-        serde_json::from_str(text)
+        serde_json::from_slice(text.as_bytes())
     }
 
     /// Writes the manifest as JSON, one entry per line.

@@ -56,7 +56,11 @@ pub fn decompressed<'a>(stream: impl Read + Send + 'a) -> Result<Box<dyn Read + 
         Some(Packing::Zstd) => Box::new(zstd::stream::read::Decoder::with_buffer(stream).map_err(failed)?),
         #[cfg(not(unix))]
         Some(Packing::Zstd) => return Err(unsupported("zstd, on this system")),
-        Some(Packing::Xz) => Box::new(lzma_rust2::XzReader::new_mem_limit(stream, true, XZ_MEMORY_KIB)),
+        Some(Packing::Xz) => {
+            // One type for all streams, so that the program has one copy of the decoder.
+            let stream: Box<dyn Read + Send + 'a> = Box::new(stream);
+            Box::new(lzma_rust2::XzReader::new_mem_limit(stream, true, XZ_MEMORY_KIB))
+        }
         Some(Packing::Bzip2) => return Err(unsupported("bzip2")),
         Some(Packing::Lzip) => return Err(unsupported("lzip")),
         None => Box::new(stream),

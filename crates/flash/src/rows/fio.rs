@@ -10,7 +10,8 @@ use crate::profile::Order;
 /// # Errors
 /// The text is not JSON, or a job has no known pattern or size.
 pub(super) fn parse(text: &str, name: &str) -> Result<Measured, LineError> {
-    let value: Value = serde_json::from_str(text).map_err(|error| (error.line(), error.to_string()))?;
+    let value: Value =
+        serde_json::from_slice(text.as_bytes()).map_err(|error| (error.line(), error.to_string()))?;
     let mut measured = Measured::new(name);
     let Some(jobs) = value.get("jobs").and_then(Value::as_array) else {
         return Err((1, "JSON, but without fio's \"jobs\"".into()));

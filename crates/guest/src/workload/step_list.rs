@@ -49,7 +49,8 @@ impl StepList {
                 }
                 PREPARED => return Err(fail("the preparation has ended already".into())),
                 json => {
-                    let step: Step = serde_json::from_str(json).map_err(|error| fail(error.to_string()))?;
+                    let step: Step =
+                        serde_json::from_slice(json.as_bytes()).map_err(|error| fail(error.to_string()))?;
                     check(&step).map_err(fail)?;
                     list.steps.push(step);
                 }

@@ -158,7 +158,7 @@ impl Qemu {
             match self.lines.recv_timeout(TICK) {
                 Ok(line) => {
                     let line = line?;
-                    let heard = serde_json::from_str(&line);
+                    let heard = serde_json::from_slice(line.as_bytes());
                     return heard.map_err(|error| {
                         io::Error::other(format!(
                             "unexpected line of the agent: {line}: \
