@@ -9,13 +9,14 @@ use block::{
 };
 use f2fs::{
     Error, Result,
-    engine::{Caller, Engine, NewNode, Options, QuotaLimits, SetAttr},
+    engine::{Caller, Engine, FinalSymlink, NewNode, Options, QuotaLimits, SetAttr},
     format::{
         inode::flag,
         quota::QuotaKind,
         superblock::{Features, raw},
     },
     tune::{Changes, ExtensionChange, FeatureChanges, Plan, tune},
+    units::Ino,
 };
 use guest::Entry;
 use model::{Setup, fsck, manifest::manifest_of, setup::copy};
@@ -136,6 +137,40 @@ fn quotas_are_made_with_the_present_usage_and_removed_again() {
             ([0; 3], blocks)
         );
     }
+}
+
+/// Changes one byte of the inode of a file.
+fn damage_inode(device: &Arc<MemoryDevice>, ino: Ino) {
+    let volume = open(device);
+    let addr = volume.nat_entry(ino.into()).unwrap().addr;
+    let offset = u64::from(addr.0) << volume.geometry().block_size.log();
+    drop(volume);
+    let mut block = vec![0; 4096];
+    device.read(offset, &mut block).unwrap();
+    block[100] ^= 0x55;
+    device.write(offset, &block).unwrap();
+}
+
+#[test]
+fn a_damaged_quota_file_stops_only_changes_of_quotas() {
+    let (setup, device) = volume("features");
+    tuned(&setup, &device, &quotas(&[QuotaKind::User, QuotaKind::Group]));
+    let ino = open(&device).quota_ino(QuotaKind::Group).unwrap();
+    damage_inode(&device, ino);
+    let device_of_all: Arc<dyn Device> = device.clone();
+    let refused = tune_to(&device_of_all, &setup, &quotas(&[QuotaKind::User])).unwrap_err().to_string();
+    let wanted = format!("the group quota file, inode {ino}, is damaged");
+    assert!(refused.contains(&wanted), "{refused}");
+    // The checksums of all inodes depend on the UUID.
+    let changes = Changes { uuid: Some(UUID), ..Changes::default() };
+    let plan = tune_to(&device_of_all, &setup, &changes).unwrap();
+    assert_eq!(plan.damaged_quotas, [(QuotaKind::Group, ino)]);
+    let volume = open(&device);
+    assert_eq!(volume.superblock().uuid, UUID);
+    assert!(matches!(volume.inode(ino).map(drop), Err(Error::Corrupt { .. })), "it is still damaged");
+    let mut content = [0; 1];
+    volume.read(volume.resolve(b"/first", FinalSymlink::Follow).unwrap(), 0, &mut content).unwrap();
+    assert_eq!(content, [1000_u32 as u8]);
 }
 
 #[test]

@@ -39,10 +39,16 @@ pub(crate) struct Census {
 }
 
 impl Census {
-    /// Counts the inodes, of which some may be quota files. `format` decides which of their attributes exist.
-    pub(crate) fn of(volume: &Engine, format: NodeFormat, quota_files: [Ino; 3]) -> Result<Census> {
+    /// Counts the inodes except those of `left_out`. Some may be quota files. `format` decides which of their attributes
+    /// exist.
+    pub(crate) fn of(
+        volume: &Engine,
+        format: NodeFormat,
+        quota_files: [Ino; 3],
+        left_out: &[Ino],
+    ) -> Result<Census> {
         let mut census = Census::default();
-        volume.for_each_inode(|inode, _| {
+        volume.for_each_inode(left_out, |inode, _| {
             let inode = inode.in_format(format);
             census.count_features(volume, &inode)?;
             if !quota_files.contains(&inode.ino()) {
@@ -85,9 +91,11 @@ impl Census {
 }
 
 impl Engine {
-    /// Calls `each` with every inode of the volume and its address, in the order of their numbers.
+    /// Calls `each` with every inode of the volume except those of `left_out`, and its address, in the order of their
+    /// numbers.
     pub(crate) fn for_each_inode(
         &self,
+        left_out: &[Ino],
         mut each: impl FnMut(&NodeBlock, BlockAddr) -> Result<()>,
     ) -> Result<()> {
         let per_block = self.geometry().block_size.nat_entries() as u32;
@@ -96,7 +104,7 @@ impl Engine {
             let mut inodes = Vec::new();
             for nid in (start.max(first)..start.saturating_add(per_block).min(end)).map(Nid) {
                 let entry = self.nat_entry(nid)?;
-                if !entry.is_free() && nid == entry.ino.into() {
+                if !entry.is_free() && nid == entry.ino.into() && !left_out.contains(&entry.ino) {
                     inodes.push((entry.ino, entry.addr));
                 }
             }

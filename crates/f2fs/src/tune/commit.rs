@@ -46,7 +46,7 @@ pub(super) fn carry_out(
         let mut volume = open_writable(open)?;
         // The superblock that was read has no numbers without the feature.
         let inos = between.qf_ino.map(|ino| Ino(ino.get()));
-        let census = Census::of(&volume, plan.node_format(&volume), inos)?;
+        let census = Census::of(&volume, plan.node_format(&volume), inos, &[])?;
         volume.replace_quota_files(inos, kinds, &census.usage)?;
         close(volume)?;
     }
@@ -98,7 +98,7 @@ fn numbers(volume: &mut Engine, plan: &Plan, wanted: &[QuotaKind]) -> Result<[In
 /// inodes meanwhile, so nobody reads them.
 fn renew_checksums(volume: &Engine, plan: &Plan) -> Result<()> {
     let format = plan.node_format(volume);
-    volume.for_each_inode(|inode, addr| {
+    volume.for_each_inode(&plan.left_out(), |inode, addr| {
         let mut sealed = inode.in_format(format);
         sealed.seal();
         match sealed.bytes() == inode.bytes() {

@@ -13,6 +13,7 @@ use crate::{
         superblock::{self, Features, Superblock, raw},
     },
     mkfs::{Encoding, extensions},
+    units::Ino,
 };
 
 /// All decisions about a change of properties before the first block is written.
@@ -30,6 +31,8 @@ pub struct Plan {
     pub(super) lost_found: LostFound,
     /// The properties that change.
     pub changes: Vec<Change>,
+    /// Damaged inodes of quota files, which no change touches: they stay as they are, for fsck.
+    pub damaged_quotas: Vec<(QuotaKind, Ino)>,
 }
 
 /// A property that changes.
@@ -116,7 +119,14 @@ impl Plan {
         };
         let lost_found = if is_on(Features::LOST_FOUND) { LostFound::Made } else { LostFound::Stays };
         let changes = differences(&sb, &new, quotas.as_deref());
-        let plan = Plan { old, new, quotas, checksums, lost_found, changes };
+        let damaged_quotas = damaged_quotas(volume)?;
+        if let (Some(_), Some((kind, ino))) = (&quotas, damaged_quotas.first()) {
+            let kind = kind.name();
+            return invalid(format!(
+                "the {kind} quota file, inode {ino}, is damaged; repair it first, by fsck -y"
+            ));
+        }
+        let plan = Plan { old, new, quotas, checksums, lost_found, changes, damaged_quotas };
         plan.require_inodes_fit(volume)?;
         Ok(plan)
     }
@@ -131,6 +141,11 @@ impl Plan {
         NodeFormat::new(volume.geometry().block_size, self.features(), &self.new.uuid)
     }
 
+    /// The inodes that no change reads or writes.
+    pub(super) fn left_out(&self) -> Vec<Ino> {
+        self.damaged_quotas.iter().map(|(_, ino)| *ino).collect()
+    }
+
     /// Refuses what the present inodes do not permit.
     fn require_inodes_fit(&self, volume: &Engine) -> Result<()> {
         let old = volume.superblock().features;
@@ -143,7 +158,8 @@ impl Plan {
         if !asks && self.quotas.is_none() && self.checksums == Checksums::Stay {
             return Ok(());
         }
-        let census = Census::of(volume, self.node_format(volume), volume.superblock().quota_inos)?;
+        let (format, left_out) = (self.node_format(volume), self.left_out());
+        let census = Census::of(volume, format, volume.superblock().quota_inos, &left_out)?;
         for (feature, count, what) in [
             (Features::ENCRYPT, census.encrypted, "are encrypted"),
             (Features::VERITY, census.sealed, "are sealed with fs-verity"),
@@ -175,6 +191,19 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// The quota files whose inodes are damaged.
+fn damaged_quotas(volume: &Engine) -> Result<Vec<(QuotaKind, Ino)>> {
+    let mut damaged = Vec::new();
+    for kind in QuotaKind::ALL {
+        let Some(ino) = volume.quota_ino(kind) else { continue };
+        match volume.inode(ino).map(drop) {
+            Err(Error::Corrupt { .. }) => damaged.push((kind, ino)),
+            done => done?,
+        }
+    }
+    Ok(damaged)
 }
 
 /// The quotas that the volume has afterwards, if they change. Where quotas are wanted, numbers that an interrupted change

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::{
     clock,
     interrupt::Outcome,
+    notice::notice,
     render,
     suggested::Suggested,
     target::{BareImage, Further, open_image, open_read_only},
@@ -125,9 +126,15 @@ pub fn run(args: &Args) -> Result<()> {
         return render::print(&properties, args.json, Properties::text);
     };
     let plan = match args.dry_run {
-        true => Plan::new(&read(args)?, &changes).with_context(|| image)?,
-        false => change(args, &changes).with_context(|| image)?,
+        true => Plan::new(&read(args)?, &changes).with_context(|| image.clone())?,
+        false => change(args, &changes).with_context(|| image.clone())?,
     };
+    for (kind, ino) in &plan.damaged_quotas {
+        notice!(
+            "flashkit: {image}: the {} quota file, inode {ino}, is damaged and stays so; fsck -y repairs it",
+            kind.name()
+        );
+    }
     let changes = plan.changes.into_iter().map(Change::from).collect();
     let record = Record { changes, done: !args.dry_run };
     render::print(&record, args.json, Record::text)
