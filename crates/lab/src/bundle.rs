@@ -4,10 +4,12 @@
 //! checksums are right.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     fs,
     io::{self, Read, Write},
     path::{Component, Path, PathBuf},
+    rc::Rc,
 };
 
 use crate::{
@@ -25,6 +27,8 @@ const MATRIX_NAME: &str = "matrix.name";
 const BYTES_MAX: u64 = 1 << 30;
 /// Maximum size of the archive with its headers, in bytes.
 const ARCHIVE_BYTES_MAX: u64 = 2 * BYTES_MAX;
+/// Maximum size of the headers of a file, with those that hold a long name, in bytes. A name has at most 4 KiB.
+const HEADER_BYTES_MAX: u64 = 64 << 10;
 /// Compression level of zstd.
 const LEVEL: i32 = 9;
 
@@ -103,8 +107,13 @@ impl Bundle {
     pub fn read(input: impl Read) -> io::Result<Bundle> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
         let limited = zstd::Decoder::new(input)?.take(ARCHIVE_BYTES_MAX);
+        let budget = Budget::default();
         let (mut files, mut held_bytes) = (BTreeMap::new(), 0u64);
-        for entry in tar::Archive::new(limited).entries()? {
+        let mut archive = tar::Archive::new(Limited { input: limited, budget: budget.clone() });
+        let mut entries = archive.entries()?;
+        loop {
+            budget.set(HEADER_BYTES_MAX);
+            let Some(entry) = entries.next() else { break };
             let mut entry = entry?;
             let path = entry.path()?.into_owned();
             let name = path.strip_prefix("study").ok().and_then(plain);
@@ -115,6 +124,7 @@ impl Bundle {
             if held_bytes > BYTES_MAX {
                 return Err(invalid(format!("{name}: with it, the files have more than {BYTES_MAX} bytes")));
             }
+            budget.set(entry.size());
             let mut bytes = Vec::new();
             entry.read_to_end(&mut bytes)?;
             files.insert(name, bytes);
@@ -147,6 +157,29 @@ impl Bundle {
         }
         let name = self.files.get(MATRIX_NAME).map(|name| String::from_utf8_lossy(name).into_owned());
         Ok(name.and_then(|name| plain(Path::new(&name))).map(|name| dir.join(MATRIX).join(name)))
+    }
+}
+
+/// Number of bytes that may still be read of the current part of an archive.
+type Budget = Rc<Cell<u64>>;
+
+/// A reader that fails past its budget: the reader of archives takes names of any length into memory.
+struct Limited<R> {
+    input: R,
+    budget: Budget,
+}
+
+impl<R: Read> Read for Limited<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let left = self.budget.get();
+        if left == 0 && !buf.is_empty() {
+            let what = format!("a file has headers of more than {HEADER_BYTES_MAX} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        let most = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let read = self.input.read(&mut buf[..most])?;
+        self.budget.set(left - read as u64);
+        Ok(read)
     }
 }
 
@@ -254,6 +287,22 @@ mod tests {
         let archive = zstd::encode_all(&header.as_bytes()[..], 1).unwrap();
         let error = Bundle::read(&archive[..]).unwrap_err().to_string();
         assert!(error.contains("more than 1073741824 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_bundle_is_refused_before_a_name_fills_the_memory() {
+        let archive = |bytes: usize| {
+            let name = format!("study/{}", "a".repeat(bytes));
+            let mut tar = tar::Builder::new(Vec::new());
+            let mut header = tar::Header::new_gnu();
+            header.set_size(1);
+            tar.append_data(&mut header, &name, &b"x"[..]).unwrap();
+            zstd::encode_all(&tar.into_inner().unwrap()[..], 1).unwrap()
+        };
+        let refused = |bytes| Bundle::read(&archive(bytes)[..]).unwrap_err().to_string();
+        assert!(refused(1 << 24).contains("headers of more than 65536 bytes"), "{}", refused(1 << 24));
+        // A name that is only long is read.
+        assert!(refused(200).contains("contains no SHA256SUMS"), "{}", refused(200));
     }
 
     #[test]
