@@ -5,13 +5,9 @@
 //! to directories. A directory is left out with everything in it. The root itself always stays.
 
 use f2fs::{Error, Result};
-use regex::bytes::RegexSet;
+use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
 
-use crate::{
-    Kind,
-    glob::{Syntax, expression},
-    path::split,
-};
+use crate::{Kind, path::split};
 
 /// Kinds of entries that patterns distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,8 +35,8 @@ pub struct Exclusion {
 
 #[derive(Debug, Clone, Default)]
 struct Patterns {
-    names: RegexSet,
-    paths: RegexSet,
+    names: GlobSet,
+    paths: GlobSet,
 }
 
 impl Patterns {
@@ -49,7 +45,8 @@ impl Patterns {
     }
 
     fn has(&self, path: &[u8]) -> bool {
-        self.names.is_match(split(path).1) || self.paths.is_match(path)
+        self.names.is_match_candidate(&Candidate::from_bytes(split(path).1))
+            || self.paths.is_match_candidate(&Candidate::from_bytes(path))
     }
 }
 
@@ -71,13 +68,16 @@ impl Exclusion {
             if bare.split('/').any(|name| matches!(name, "" | "." | "..")) {
                 return Err(invalid(pattern, "it matches no entry of a tree"));
             }
-            let expression =
-                expression(bare, Syntax::Components).map_err(|error| invalid(pattern, &error))?;
-            sets[usize::from(of_directories)][usize::from(is_path)].push(expression);
+            let glob = GlobBuilder::new(bare).literal_separator(true).backslash_escape(true).build();
+            let glob = glob.map_err(|error| invalid(pattern, &error.kind().to_string()))?;
+            sets[usize::from(of_directories)][usize::from(is_path)].push(glob);
         }
-        let set = |expressions: Vec<String>| {
-            RegexSet::new(expressions)
-                .map_err(|error| Error::Invalid(format!("the patterns: {error}").into()))
+        let set = |globs: Vec<_>| {
+            let mut set = GlobSetBuilder::new();
+            for glob in globs {
+                set.add(glob);
+            }
+            set.build().map_err(|error| Error::Invalid(format!("the patterns: {error}").into()))
         };
         let [any, directories] =
             sets.map(|[names, paths]| Ok::<_, Error>(Patterns { names: set(names)?, paths: set(paths)? }));

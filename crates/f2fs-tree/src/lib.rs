@@ -17,7 +17,6 @@ mod entry;
 mod exclude;
 mod export;
 mod fill;
-mod glob;
 #[cfg(any(target_os = "linux", windows))]
 mod host;
 mod need;
@@ -33,7 +32,6 @@ pub use entry::{Entry, HostId, Kind, Metadata, Names, Xattr};
 pub use exclude::Exclusion;
 pub use export::{ExportOptions, Exported, Loss, Sink, export};
 pub use fill::{FillOptions, Filled, Progress, SLACK_BLOCKS, SavedSpace, count, fill};
-pub use glob::{Case, Glob, Syntax};
 #[cfg(any(target_os = "linux", windows))]
 pub use host::{DirSink, DirSource, Owners};
 #[cfg(target_os = "linux")]

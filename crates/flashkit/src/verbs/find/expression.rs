@@ -7,7 +7,7 @@ use f2fs::{
     format::FileType,
     units::Time,
 };
-use f2fs_tree::{Case, Glob, Syntax};
+use globset::{Candidate, GlobBuilder, GlobMatcher};
 use jiff::{
     Timestamp,
     civil::{Date, DateTime},
@@ -57,8 +57,8 @@ pub enum Expression {
 /// A test of an entry.
 #[derive(Debug)]
 pub enum Test {
-    Name(Glob),
-    Path(Glob),
+    Name(GlobMatcher),
+    Path(GlobMatcher),
     Kinds(Vec<FileType>),
     /// The size in units of so many bytes.
     Size(u64, Count),
@@ -172,10 +172,10 @@ type ParseValue = fn(&mut Search<'_>, &str) -> Result<Option<Test>>;
 
 /// Tests and options with a value.
 const VALUED: [(&str, ParseValue); 17] = [
-    ("-name", |_, value| Ok(Some(Test::Name(glob(value, Case::Sensitive)?)))),
-    ("-iname", |_, value| Ok(Some(Test::Name(glob(value, Case::Insensitive)?)))),
-    ("-path", |_, value| Ok(Some(Test::Path(glob(value, Case::Sensitive)?)))),
-    ("-ipath", |_, value| Ok(Some(Test::Path(glob(value, Case::Insensitive)?)))),
+    ("-name", |_, value| Ok(Some(Test::Name(glob(value, Case::Counts)?)))),
+    ("-iname", |_, value| Ok(Some(Test::Name(glob(value, Case::Ignored)?)))),
+    ("-path", |_, value| Ok(Some(Test::Path(glob(value, Case::Counts)?)))),
+    ("-ipath", |_, value| Ok(Some(Test::Path(glob(value, Case::Ignored)?)))),
     ("-type", |_, value| Ok(Some(Test::Kinds(kinds(value)?)))),
     ("-size", |_, value| size(value).map(|(unit, count)| Some(Test::Size(unit, count)))),
     ("-newer", |search, value| Ok(Some(Test::Newer(search.time_of(value)?)))),
@@ -235,9 +235,9 @@ impl Test {
                 let name = node.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
                 // The name of the root is a slash.
                 let name = if name.is_empty() { b"/" } else { name };
-                glob.is_match(name)
+                glob.is_match_candidate(&Candidate::from_bytes(name))
             }
-            Test::Path(glob) => glob.is_match(&node.path),
+            Test::Path(glob) => glob.is_match_candidate(&Candidate::from_bytes(&node.path)),
             Test::Kinds(kinds) => kinds.contains(&stat.kind),
             Test::Size(unit, count) => count.has(stat.size.div_ceil(*unit)),
             Test::Empty => match stat.kind {
@@ -295,9 +295,42 @@ impl Permissions {
     }
 }
 
+/// The case of letters in a pattern.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Case {
+    Counts,
+    Ignored,
+}
+
 /// Parses a pattern of fnmatch(3): a star matches slashes and leading dots, and braces stand for themselves.
-fn glob(text: &str, case: Case) -> Result<Glob> {
-    Glob::new(text, Syntax::Fnmatch, case)
+fn glob(text: &str, case: Case) -> Result<GlobMatcher> {
+    let (mut pattern, mut is_class, mut letters) = (String::new(), false, text.chars().peekable());
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' if !is_class => {
+                pattern.push(letter);
+                pattern.extend(letters.next());
+                continue;
+            }
+            '{' | '}' if !is_class => pattern.push('\\'),
+            '[' if !is_class => {
+                is_class = true;
+                pattern.push(letter);
+                // A bracket at the start of a class belongs to it.
+                pattern.extend(letters.next_if(|next| matches!(next, '!' | '^')));
+                pattern.extend(letters.next_if_eq(&']'));
+                continue;
+            }
+            ']' => is_class = false,
+            // Two stars are no more than one.
+            '*' if !is_class && letters.peek() == Some(&'*') => continue,
+            _ => {}
+        }
+        pattern.push(letter);
+    }
+    let mut builder = GlobBuilder::new(&pattern);
+    builder.literal_separator(false).backslash_escape(true).case_insensitive(case == Case::Ignored);
+    builder.build().map(|glob| glob.compile_matcher()).map_err(|error| error.kind().to_string())
 }
 
 fn kinds(text: &str) -> Result<Vec<FileType>> {
@@ -371,11 +404,11 @@ mod tests {
             ("a?", "a.", true),
             ("*.", "a.", true),
         ] {
-            let found = glob(pattern, Case::Sensitive).unwrap().is_match(text);
+            let found = glob(pattern, Case::Counts).unwrap().is_match(text);
             assert_eq!(found, expected, "{pattern} {text}");
         }
-        assert!(glob("README*", Case::Insensitive).unwrap().is_match("readme.txt"));
-        assert!(glob("[a", Case::Sensitive).is_err());
+        assert!(glob("README*", Case::Ignored).unwrap().is_match("readme.txt"));
+        assert!(glob("[a", Case::Counts).is_err());
     }
 
     #[test]
