@@ -1,7 +1,7 @@
 //! Copying of a tree to the destination that a verb names: a directory, an archive or standard output.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, BufWriter, IsTerminal, Write},
     path::Path,
 };
@@ -94,6 +94,11 @@ impl Carry<'_> {
         self.destination == Path::new("-")
     }
 
+    /// Returns true if the destination is a pipe or a device: it is written to, and not replaced.
+    fn is_to_stream(&self) -> bool {
+        fs::metadata(self.destination).is_ok_and(|found| !found.is_file() && !found.is_dir())
+    }
+
     /// Name of the destination, for messages.
     pub fn destination_name(&self) -> String {
         self.destination.display().to_string()
@@ -110,7 +115,7 @@ impl Carry<'_> {
             bail!("--overwrite applies only to directories; an archive is always rewritten");
         }
         let destination = self.destination_name();
-        let _outcome = Outcome::new(match (self.is_to_stdout(), archive.is_some()) {
+        let _outcome = Outcome::new(match (self.is_to_stdout() || self.is_to_stream(), archive.is_some()) {
             (true, _) => "the archive is incomplete".into(),
             (_, true) => format!("{destination}: nothing was written"),
             (_, false) => {
@@ -136,13 +141,17 @@ impl Carry<'_> {
 
     fn to_archive(&self, compression: Compression, source: &mut dyn Source) -> Result<(Exported, Vec<Loss>)> {
         let destination = || self.destination_name();
-        let fresh = Fresh::new(self.destination)?;
-        let file = File::create(fresh.working()).with_context(destination)?;
+        let fresh = match self.is_to_stream() {
+            true => None,
+            false => Some(Fresh::new(self.destination)?),
+        };
+        let path = fresh.as_ref().map_or(self.destination, Fresh::working);
+        let file = File::create(path).with_context(destination)?;
         let file = compression.begin(BufWriter::with_capacity(1 << 20, file)).with_context(destination)?;
         let mut sink = TarSink::new(file, self.holes);
         let done = self.copy(source, &mut sink)?;
         sink.into_inner().finish().and_then(|mut file| file.flush()).with_context(destination)?;
-        fresh.finish()?;
+        fresh.map_or(Ok(()), Fresh::finish)?;
         Ok(done)
     }
 

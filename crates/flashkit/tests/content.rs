@@ -4,7 +4,7 @@ mod support;
 
 use std::{
     fs::{self, File},
-    os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink},
+    os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink},
     path::Path,
     process::{Command, Stdio},
 };
@@ -330,4 +330,22 @@ fn huge_holes_stay_holes_in_archives_of_ours_gnu_tar_and_bsdtar() {
         ok(dir, &["export", "-q", "w.img", archive.strip_suffix(".tar").unwrap()]);
         assert_huge(&dir.join(archive.strip_suffix(".tar").unwrap()).join("huge"));
     }
+}
+
+#[test]
+fn an_archive_goes_through_a_named_pipe() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    fs::create_dir(dir.join("tree")).unwrap();
+    fs::write(dir.join("tree/file"), [7; 300_000]).unwrap();
+    ok(dir, &["mkfs", "v.img", "--size", "64M", "--from", "tree"]);
+    ok(dir, &["export", "v.img", "plain.tar"]);
+    host(dir, "mkfifo", &["pipe.tar"]);
+    let pipe = dir.join("pipe.tar");
+    let reader = std::thread::spawn(move || fs::read(pipe).unwrap());
+    ok(dir, &["export", "v.img", "pipe.tar"]);
+    if !fs::symlink_metadata(dir.join("pipe.tar")).unwrap().file_type().is_fifo() {
+        panic!("the pipe is replaced");
+    }
+    assert!(reader.join().unwrap() == fs::read(dir.join("plain.tar")).unwrap());
 }

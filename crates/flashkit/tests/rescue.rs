@@ -166,6 +166,24 @@ fn the_image_is_never_a_destination() {
 }
 
 #[test]
+fn the_list_replaces_no_file_unasked() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    fs::write(dir.join("notes"), b"mine").unwrap();
+    let error = fails(dir, &["rescue", "v.img", "out", "--manifest", "notes"]);
+    assert!(error.contains("notes: the file exists"), "{error}");
+    assert!(fs::read(dir.join("notes")).unwrap() == b"mine" && !dir.join("out").exists());
+    for (map, manifest) in [("v.map", "v.map"), ("v.map", "./v.map")] {
+        let error = fails(dir, &["rescue", "v.img", "out", "--map", map, "--manifest", manifest]);
+        assert!(error.contains("are one file"), "{error}");
+        assert!(!dir.join("v.map").exists() && !dir.join("out").exists());
+    }
+    ok(dir, &["rescue", "v.img", "out", "--manifest", "notes", "--overwrite"]);
+    assert!(fs::read(dir.join("notes")).unwrap().starts_with(b"["));
+}
+
+#[test]
 fn a_map_of_bad_sectors_only_leaves_nothing_to_rescue() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

@@ -6,6 +6,7 @@ mod listing;
 
 use std::{
     collections::BTreeMap,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
@@ -24,6 +25,7 @@ use crate::{
     carry::{Carry, Loss, Sparse},
     host,
     notice::notice,
+    output::is_one_place,
     progress, render,
     target::{BareImage, open_image},
 };
@@ -76,7 +78,7 @@ pub struct Args {
     /// only the parts that it marks with + count.
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
-    /// Write the list, with the grades, as JSON to a file.
+    /// Write the list, with the grades, as JSON to a new file; --overwrite replaces an existing one.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
     /// Block size, if no superblock has survived; by default it is found.
@@ -89,7 +91,7 @@ pub struct Args {
     /// Give everything to the calling user; by default owners are kept if root's rights allow it.
     #[arg(long)]
     no_owners: bool,
-    /// Replace existing files in the directory, for example after an interruption.
+    /// Replace existing files in the directory and the file of --manifest, for example after an interruption.
     #[arg(long)]
     overwrite: bool,
     /// Print nothing but errors.
@@ -117,6 +119,7 @@ pub fn run(args: &Args) -> Result<()> {
         let written = [&args.destination, &args.map, &args.manifest];
         written.into_iter().flatten().try_for_each(|path| refuse_on_image(source.path(), path))?;
     }
+    check_written(args)?;
     let known = args.map.as_deref().map(KnownMap::load).transpose()?.flatten();
     let rescue = rescue(args, known.as_ref()).with_context(name)?;
     if !args.quiet {
@@ -237,6 +240,25 @@ fn rescue(args: &Args, known: Option<&KnownMap>) -> Result<Rescue> {
     let saved = kept.map_or(Ok(()), KeptMap::finish);
     let rescue = rescue?;
     saved.map(|()| rescue)
+}
+
+/// Refuses to write two results to one file, or the list over an existing file that nobody asked to replace. Pipes and
+/// devices are written to.
+fn check_written(args: &Args) -> Result<()> {
+    let written: Vec<&PathBuf> =
+        [&args.destination, &args.map, &args.manifest].into_iter().flatten().collect();
+    for (n, one) in written.iter().enumerate() {
+        if let Some(other) = written[..n].iter().find(|other| is_one_place(other, one)) {
+            bail!("{} and {} are one file; name different files", other.display(), one.display());
+        }
+    }
+    let Some(manifest) = args.manifest.as_deref().filter(|_| !args.overwrite) else { return Ok(()) };
+    match fs::metadata(manifest) {
+        Ok(found) if found.is_file() => {
+            bail!("{}: the file exists; name another one, or replace it with --overwrite", manifest.display())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a destination that is the image or lies on it: writing to it would overwrite what is to be rescued.
