@@ -6,7 +6,7 @@ use std::{path::Path, time::Duration};
 
 use f2fs::{
     Keyring,
-    engine::{self, ActiveLogs, FsyncNames, Mode, Options, Policy},
+    engine::{self, ActiveLogs, FsyncNames, InPlace, Mode, Options, Policy},
     format::inode::Compression,
     units::Time,
 };
@@ -85,6 +85,8 @@ pub struct MountOptions {
     pub active_logs: ActiveLogs,
     /// Policy of the logs.
     pub mode: Mode,
+    /// When blocks are overwritten in place.
+    pub in_place: InPlace,
     /// Segments freed by a checkpoint are discarded. With `None`, only on block devices, as in Linux.
     pub discard: Option<bool>,
     /// Files fsynced after the last checkpoint are recovered.
@@ -140,6 +142,7 @@ impl Default for MountOptions {
             checkpoint_interval: Duration::from_secs(60),
             active_logs: ActiveLogs::default(),
             mode: Mode::default(),
+            in_place: InPlace::default(),
             discard: None,
             roll_forward: true,
             inline_data: true,
@@ -160,7 +163,7 @@ impl Default for MountOptions {
 }
 
 /// Spelling and description of all options.
-pub const KNOWN: [(&str, &str); 40] = [
+pub const KNOWN: [(&str, &str); 41] = [
     ("ro, rw", "ro: write nothing; an unclean volume is recovered in memory"),
     ("remount", "Change the flags of an existing mount: ro, dev, suid, exec, sync and access times"),
     ("dev, nodev, suid, nosuid, exec, noexec, symfollow, nosymfollow", "As in mount(8)"),
@@ -181,6 +184,7 @@ pub const KNOWN: [(&str, &str); 40] = [
         "mode=adaptive|lfs",
         "lfs: only append, never overwrite in place or fill holes, and clean segments instead [adaptive]",
     ),
+    ("ipu_policy=fsync|disable", "Overwrite in place if that is better for an fsync, or never [fsync]"),
     ("background_gc=on|off", "Clean segments after 5 seconds without a request [on]"),
     ("atgc", "Clean in idle time only sections unchanged for a week"),
     ("discard, nodiscard", "Discard blocks that checkpoints free [discard on block devices]"),
@@ -269,6 +273,7 @@ impl MountOptions {
             cache_bytes: self.cache_bytes,
             active_logs: self.active_logs,
             mode: self.mode,
+            in_place: self.in_place,
             fsync_names: match self.fsync {
                 FsyncMode::Strict => FsyncNames::Renamed,
                 FsyncMode::Posix | FsyncMode::NoBarrier => FsyncNames::Own,
@@ -334,7 +339,7 @@ mod tests {
     #[test]
     fn options_are_set_and_the_last_one_wins() {
         let options = parsed(
-            "ro,rw,active_logs=4,mode=lfs,noinline_data,nodiscard,fsync_mode=strict,checkpoint=enable,\
+            "ro,rw,active_logs=4,mode=lfs,ipu_policy=disable,noinline_data,nodiscard,fsync_mode=strict,checkpoint=enable,\
              checkpoint_interval=5,noatime,errors=panic,cache=16M,threads=3,direct_write,allow_other,background_gc=off",
         )
         .unwrap();
@@ -342,6 +347,7 @@ mod tests {
             allow_other: true,
             active_logs: ActiveLogs::Four,
             mode: Mode::Lfs,
+            in_place: InPlace::Never,
             inline_data: false,
             discard: Some(false),
             fsync: FsyncMode::Strict,

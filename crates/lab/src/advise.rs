@@ -7,7 +7,7 @@ use std::{io, path::PathBuf};
 
 use flash::{
     Profile,
-    probe::{Findings, Mode, Shape},
+    probe::{Findings, IpuPolicy, Shape},
 };
 
 use crate::{
@@ -28,7 +28,7 @@ const FILE_BYTES: u64 = 64 << 20;
 /// sections or zones are whole units: on an aged volume that spares the card work, which new volumes do not show.
 const BETTER: f64 = 1.03;
 /// The defaults of mkfs and mount.
-const DEFAULTS: Candidate = Candidate { section: 1, zone: 1, mode: Mode::Adaptive, logs: 6 };
+const DEFAULTS: Candidate = Candidate { section: 1, zone: 1, ipu_policy: IpuPolicy::Fsync, logs: 6 };
 
 /// A search of the best placement.
 pub struct Search {
@@ -78,7 +78,7 @@ impl Search {
         let by_rules = Candidate {
             section: rules.segments_per_section,
             zone: rules.sections_per_zone,
-            mode: rules.mode,
+            ipu_policy: rules.ipu_policy,
             logs: rules.active_logs,
         };
         let pairs = sections_and_zones(unit_of(&findings)).into_iter();
@@ -88,13 +88,13 @@ impl Search {
             tried.run([4, 2].map(|logs| Candidate { logs, ..best }).to_vec(), tell)?;
         }
         if let Some((best, _)) = tried.best() {
-            let modes = [Mode::Adaptive, Mode::Lfs].map(|mode| Candidate { mode, ..best });
-            tried.run(modes.to_vec(), tell)?;
+            let policies = [IpuPolicy::Fsync, IpuPolicy::Disable];
+            tried.run(policies.map(|ipu_policy| Candidate { ipu_policy, ..best }).to_vec(), tell)?;
         }
         Ok(tried.best().filter(|_| !self.stop.is_wished()).map(|(best, scores)| Shape {
             segments_per_section: best.section,
             sections_per_zone: best.zone,
-            mode: best.mode,
+            ipu_policy: best.ipu_policy,
             active_logs: best.logs,
             reasons: vec![reason(self.purpose, &scores, tried.done.len())],
         }))

@@ -2,7 +2,7 @@
 
 use flash::{
     Profile, ProfileError,
-    probe::{Findings, Mode, SEGMENT_BYTES},
+    probe::{Findings, IpuPolicy, SEGMENT_BYTES},
 };
 
 use crate::{
@@ -128,25 +128,29 @@ pub fn cells(
     Ok(found)
 }
 
-/// A combination of sections, zones, mode and logs.
+/// A combination of sections, zones, policy of in-place updates and logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub section: u64,
     pub zone: u64,
-    pub mode: Mode,
+    pub ipu_policy: IpuPolicy,
     pub logs: u64,
 }
 
 impl Candidate {
-    /// Returns a file system with these options.
+    /// Returns a file system with these options. The kernel's f2fs has no option for in-place updates alone, but `mode=lfs`,
+    /// which does without them.
     pub fn file_system(self, kind: &str) -> FileSystem {
-        let Candidate { section, zone, mode, logs } = self;
-        let mode = match mode {
-            Mode::Adaptive => "adaptive",
-            Mode::Lfs => "lfs",
+        let Candidate { section, zone, ipu_policy, logs } = self;
+        let file_system = FileSystem::new(kind);
+        let policy = match (ipu_policy, file_system.is_ours()) {
+            (IpuPolicy::Fsync, true) => "ipu_policy=fsync",
+            (IpuPolicy::Disable, true) => "ipu_policy=disable",
+            (IpuPolicy::Fsync, false) => "mode=adaptive",
+            (IpuPolicy::Disable, false) => "mode=lfs",
         };
         let made = ["-s", &section.to_string(), "-z", &zone.to_string()];
-        FileSystem::new(kind).made(&made).mounted(&format!("mode={mode},active_logs={logs}"))
+        file_system.made(&made).mounted(&format!("{policy},active_logs={logs}"))
     }
 }
 
@@ -170,9 +174,9 @@ pub(crate) fn sections_and_zones(unit_bytes: u64) -> Vec<(u64, u64)> {
 fn shapes(kind: &str, unit_bytes: u64) -> Vec<FileSystem> {
     let mut found = Vec::new();
     for (section, zone) in sections_and_zones(unit_bytes) {
-        for mode in [Mode::Adaptive, Mode::Lfs] {
+        for ipu_policy in [IpuPolicy::Fsync, IpuPolicy::Disable] {
             for logs in [6, 4, 2] {
-                found.push(Candidate { section, zone, mode, logs }.file_system(kind));
+                found.push(Candidate { section, zone, ipu_policy, logs }.file_system(kind));
             }
         }
     }

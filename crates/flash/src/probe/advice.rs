@@ -15,14 +15,14 @@ const KERNEL_DEFAULTS: &str = "Linux's f2fs keeps the defaults of mkfs.f2fs and 
      slower on the cards where it was measured. Others can be compared on this card: flashkit study --card PROFILE \
      --fs f2fs --fs f2fs:OPTIONS.";
 
-/// The use of space in place.
+/// Policy of in-place updates (IPU), as an option of the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Holes are filled, and few blocks are overwritten in place, where it is cheaper (`mode=adaptive`).
-    Adaptive,
-    /// Only free sections are written, from start to end (`mode=lfs`).
-    Lfs,
+pub enum IpuPolicy {
+    /// By an fsync, where they are cheaper (`ipu_policy=fsync`, the default).
+    Fsync,
+    /// Never (`ipu_policy=disable`).
+    Disable,
 }
 
 /// The placement of blocks: options for formatting and mounting, with reasons.
@@ -32,8 +32,8 @@ pub struct Shape {
     pub segments_per_section: u64,
     /// Sections per zone.
     pub sections_per_zone: u64,
-    /// Mode of the mount.
-    pub mode: Mode,
+    /// Policy of in-place updates.
+    pub ipu_policy: IpuPolicy,
     /// Number of logs that are open at once.
     pub active_logs: u64,
     /// The reasons, in sentences.
@@ -52,26 +52,26 @@ impl Shape {
             true => (1, segments, UnitGroup::Zone),
             false => (segments, 1, UnitGroup::Section),
         };
-        let mode = if segments > 1 { Mode::Lfs } else { Mode::Adaptive };
+        let ipu_policy = if segments > 1 { IpuPolicy::Disable } else { IpuPolicy::Fsync };
         let (active_logs, logs_reason) = active_logs(findings, limit);
         let mut reasons = vec![match unit {
             Some(unit) => group.reason(unit, segments),
             None => no_unit(findings, limit),
         }];
-        if mode == Mode::Lfs {
-            reasons.push("Appending is faster there than overwriting in place: mode=lfs.".into());
+        if ipu_policy == IpuPolicy::Disable {
+            reasons.push("Appending is faster there than overwriting in place: ipu_policy=disable.".into());
         }
         reasons.push(logs_reason);
-        Shape { segments_per_section, sections_per_zone, mode, active_logs, reasons }
+        Shape { segments_per_section, sections_per_zone, ipu_policy, active_logs, reasons }
     }
 
     /// Returns the mount options.
     pub fn mount_options(&self) -> String {
-        let mode = match self.mode {
-            Mode::Adaptive => "",
-            Mode::Lfs => "mode=lfs,",
+        let policy = match self.ipu_policy {
+            IpuPolicy::Fsync => "",
+            IpuPolicy::Disable => "ipu_policy=disable,",
         };
-        format!("{mode}active_logs={}", self.active_logs)
+        format!("{policy}active_logs={}", self.active_logs)
     }
 }
 
@@ -305,7 +305,11 @@ mod tests {
         for (unit_mib, segments) in [(1, 1), (2, 1), (3, 3), (4, 2), (6, 3), (24, 12)] {
             let shape = |open| {
                 let advice = found(Some(unit_mib << 20), open, 1.0).advice();
-                assert_eq!(advice.mount_options.starts_with("mode=lfs,"), segments > 1, "{advice:?}");
+                assert_eq!(
+                    advice.mount_options.starts_with("ipu_policy=disable,"),
+                    segments > 1,
+                    "{advice:?}"
+                );
                 let (section, zone) = (advice.segments_per_section, advice.sections_per_zone);
                 assert_eq!(advice.flashkit_mkfs, format!("flashkit mkfs -s {section} -z {zone} DEVICE"));
                 assert_eq!(advice.mkfs_f2fs, "mkfs.f2fs DEVICE", "measured with flashkit only");

@@ -34,7 +34,7 @@ mod report;
 use block::Device;
 
 use crate::{clock::Clock, flashbench};
-pub use advice::{Advice, Mode, SEGMENT_BYTES, Shape};
+pub use advice::{Advice, IpuPolicy, SEGMENT_BYTES, Shape};
 pub use findings::{Bound, Estimate, Findings, SURE, Series};
 use fit::{
     Point, WriteCost, between, copied_block, falls, may_step_up, median, pooled, quantile, resampled, rises,

@@ -210,7 +210,8 @@ mod tests {
             ..findings
         };
         let text = certain.to_text();
-        let own = "flashkit mkfs -s 1 -z 2 DEVICE\nflashkit mount -o mode=lfs,active_logs=6 DEVICE DIR\n";
+        let own =
+            "flashkit mkfs -s 1 -z 2 DEVICE\nflashkit mount -o ipu_policy=disable,active_logs=6 DEVICE DIR\n";
         assert!(text.contains(own) && text.ends_with("\nmkfs.f2fs DEVICE\n"), "{text}");
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use f2fs::{
-    engine::{ActiveLogs, Mode},
+    engine::{ActiveLogs, InPlace, Mode},
     format::inode::{Algorithm, LOG_CLUSTER_BLOCKS},
 };
 use posix::{Atime, BackgroundGc, FsyncMode, SelinuxLabels, ShownOwner};
@@ -150,6 +150,8 @@ impl MountOptions {
             }
             ("mode", Some("adaptive")) => self.mode = Mode::Adaptive,
             ("mode", Some("lfs")) => self.mode = Mode::Lfs,
+            ("ipu_policy", Some("fsync")) => self.in_place = InPlace::Fsync,
+            ("ipu_policy", Some("disable")) => self.in_place = InPlace::Never,
             ("background_gc", Some("on" | "sync")) => self.background_gc = BackgroundGc::On,
             ("background_gc", Some("off")) => self.background_gc = BackgroundGc::Off,
             ("atgc", None) => self.age_threshold = true,
