@@ -86,7 +86,8 @@ impl Report {
     }
 
     /// Returns true if there are at most findings that prevent no resize: those of an interrupted one, which the next resize
-    /// mends, and sections with nodes and data. The report must be that of [`check_as_opened`](crate::check_as_opened): a resize writes the first usable superblock over the other.
+    /// mends, and sections with nodes and data. The report must be that of [`check_as_opened`](crate::check_as_opened): a
+    /// resize writes the first usable superblock over the other.
     pub fn is_clean_for_resize(&self) -> bool {
         let mut errors = self.counts().filter(|(kind, _)| kind.severity() == Severity::Error);
         errors.all(|(kind, _)| RESIZABLE.contains(&kind)) && self.ended_early.is_none()

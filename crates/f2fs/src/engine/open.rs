@@ -43,11 +43,10 @@ impl Engine {
     /// Opens the volume on a device. The caller concatenates the devices of a multi-device volume first.
     ///
     /// # Errors
-    /// [`Error::NotF2fs`] and [`Error::Unsupported`] for a device
-    /// without a volume that this crate can open; [`Error::Corrupt`] and
-    /// [`Error::Io`] with the place if the superblock, both checkpoints or the recovered files
-    /// are damaged or cannot be read; [`Error::Invalid`] for options that exclude each other. A volume that cannot be changed opens all the same: see
-    /// [`read_only_reason`](Self::read_only_reason).
+    /// [`Error::NotF2fs`] and [`Error::Unsupported`] for a device without a volume that this crate can open;
+    /// [`Error::Corrupt`] and [`Error::Io`] with the place if the superblock, both checkpoints or the recovered files are
+    /// damaged or cannot be read; [`Error::Invalid`] for options that exclude each other. A volume that cannot be changed
+    /// opens all the same: see [`read_only_reason`](Self::read_only_reason).
     pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Engine> {
         if options.mode == Mode::Lfs && options.checkpoint_when_asked {
             return Err(Error::Invalid("mode lfs needs checkpoints, which free what logs append to".into()));

@@ -94,7 +94,6 @@ impl Files {
         let used = self.used_ranges(ino, start, size.div_ceil(1 << log))?;
         let space = self.reserve_nodes(ino, &used, |block| block + shift)?;
         // Blocks beyond the end would be in the way.
-        self.cut(ino, size)?;
         self.set_size(ino, size)?;
         // Grow the file first: if the operation ends early, by an error or by a power cut after a checkpoint,
         // no block is beyond the end.

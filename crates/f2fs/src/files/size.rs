@@ -133,7 +133,9 @@ impl Files {
         let fits_inline = inode.has_inline(inline::DATA) && end <= inode.layout().inline_bytes() as u64;
         drop(inode);
         if !fits_inline {
-            self.drop_tail(ino, end)?;
+            if size == FileSize::Grows {
+                self.drop_tree(ino, end)?;
+            }
             let _space = self.reserve(ino, blocks.clone())?;
             self.leave_inline(ino)?;
             let mut at = blocks.start;
@@ -188,7 +190,7 @@ impl Files {
         } else if is_cut {
             self.cut(ino, size)?;
         } else {
-            self.drop_tail(ino, size)?;
+            self.drop_tree(ino, size)?;
         }
         let head = self.nodes.inode_mut(ino)?.head_mut();
         head.size.set(size);
@@ -210,21 +212,23 @@ impl Files {
         self.free_from(ino, kept)
     }
 
-    /// Frees the blocks past the end of a plain file that is about to get `size` bytes, unless they were reserved: a sealing
-    /// that a power cut ended leaves its tree there, which must not become content. Damage there stays for the check.
-    pub(super) fn drop_tail(&mut self, ino: Ino, size: u64) -> Result<()> {
+    /// Frees the blocks past the end of a file that is about to get `size` bytes, if written ones would become content: a
+    /// sealing that a power cut ended leaves its tree there. Reserved blocks have no content.
+    pub(super) fn drop_tree(&mut self, ino: Ino, size: u64) -> Result<()> {
         let inode = self.nodes.inode(ino)?;
+        if !inode.has_advise(advise::KEEP_SIZE) || inode.compression().is_some() || !has_map(&inode) {
+            return Ok(());
+        }
         let log = self.geometry().block_size.log();
         let old = inode.head().size.get();
-        let kept = old.div_ceil(1 << log);
-        let may_show = size.div_ceil(1 << log) > kept
-            && inode.file_type() == FileType::Regular
-            && has_map(&inode)
-            && !inode.has_advise(advise::KEEP_SIZE)
-            && inode.compression().is_none();
-        let has_tail = may_show && self.end_of_map(&inode).is_ok_and(|end| end > kept);
+        let (mut next, mut has_tree) = (old.div_ceil(1 << log), false);
+        let end = size.div_ceil(1 << log).min(self.end_of_map(&inode)?);
+        while next < end && !has_tree {
+            let run = self.run(&inode, next, end)?;
+            (next, has_tree) = (run.blocks.end, run.addr.is_real());
+        }
         drop(inode);
-        if has_tail { self.cut(ino, old) } else { Ok(()) }
+        if has_tree { self.cut(ino, old) } else { Ok(()) }
     }
 
     /// Fills part of one block with zeroes, if the block exists.

@@ -212,10 +212,11 @@ impl Files {
         self.end_of(&inode, end, (verity::DESCRIPTOR_BYTES + signature.len()) as u64).map(drop)
     }
 
-    /// Writes past the end of a file, which does not grow.
+    /// Writes past the end of a file, which does not grow. It is marked for that, until it is sealed or cut.
     pub(crate) fn write_beyond(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        // Roll-forward would take the last of these blocks for the end of the file.
+        // A chain of fsynced nodes may have the last of these blocks, and not the mark.
         self.nodes.since_checkpoint_mut().note_renamed([ino]);
+        self.nodes.inode_mut(ino)?.head_mut().advise |= advise::KEEP_SIZE;
         let (log, end) = (self.geometry().block_size.log(), offset + data.len() as u64);
         let _space = self.reserve(ino, offset >> log..end.div_ceil(1 << log))?;
         self.leave_inline(ino)?;
@@ -226,7 +227,7 @@ impl Files {
     /// Frees what there is of a tree that was not finished.
     pub(crate) fn cut_tree(&mut self, ino: Ino) -> Result<()> {
         let size = self.nodes.inode(ino)?.head().size.get();
-        self.cut(ino, size)
+        self.set_size(ino, size)
     }
 
     /// Returns the hashes of the blocks in a range of bytes of a file, also past its end. Zeroes follow the range in its

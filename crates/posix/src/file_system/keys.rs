@@ -304,8 +304,8 @@ mod tests {
     fn a_file_that_is_opened_while_pages_are_written_keeps_its_key() {
         // More than a log gathers, so that some are written before the last slice.
         const PAGES: u64 = 3000;
-        let opening: OnceLock<(Weak<FileSystem>, Ino)> = OnceLock::new();
-        let (opening, opener) = (Arc::new(opening), Arc::new(Mutex::new(None)));
+        let opening = Arc::new(OnceLock::<(Weak<FileSystem>, Ino)>::new());
+        let opener = Arc::new(Mutex::new(None));
         let (plan, handle) = (opening.clone(), opener.clone());
         let device = Arc::new(MemoryDevice::new(64 << 20));
         format(&device, "encrypt").unmount().unwrap();
