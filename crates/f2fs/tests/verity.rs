@@ -258,7 +258,7 @@ fn a_sealing_that_is_given_up_leaves_the_file_as_it_was() {
     let before = volume.space().free_blocks;
     let mut sealing = volume.begin_sealing(ino, &usual(), b"").expect("it can be sealed");
     for hashed in [4 << 20, 8 << 20] {
-        volume.hash_part(&mut sealing).expect("it is read");
+        assert!(volume.hash_part(&mut sealing).expect("it is read"));
         assert_eq!(volume.begin(Caller::ADMIN).seal_part(&mut sealing).expect("room"), None);
         assert_eq!(sealing.hashed_bytes(), hashed);
     }
@@ -283,6 +283,22 @@ fn a_sealing_that_is_given_up_leaves_the_file_as_it_was() {
     assert!(damage(&volume, ino).is_empty());
     let long = volume.begin_sealing(ino, &usual(), &bytes(16_129));
     assert!(matches!(long, Err(Error::Invalid(_))), "{long:?}");
+}
+
+/// A block of such a tree has the hashes of 128 MiB, which were read and hashed at once.
+#[test]
+fn a_part_of_a_tree_with_large_blocks_is_hashed_in_several_steps() {
+    let (_, mut volume) = volume(&["verity"]);
+    let content = bytes((10 << 20) + 5);
+    let ino = file(&mut volume, b"file", &content);
+    let large = parameters(HashAlgorithm::Sha256, 16, b"");
+    let mut sealing = volume.begin_sealing(ino, &large, b"").expect("it can be sealed");
+    let mut step = || volume.hash_part(&mut sealing).expect("it is read");
+    assert_eq!([step(), step(), step(), step()], [false, false, true, true]);
+    assert_eq!(volume.begin(Caller::ADMIN).seal_part(&mut sealing).expect("room"), None);
+    assert!(volume.begin(Caller::ADMIN).seal_part(&mut sealing).expect("room").is_some());
+    assert!(damage(&volume, ino).is_empty());
+    assert_eq!(read(&volume, ino).expect("it is as sealed"), content);
 }
 
 /// Begins to seal a new file of this content, and does two parts.

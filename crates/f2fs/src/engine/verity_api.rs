@@ -1,6 +1,6 @@
 //! The public operations on sealed files (fs-verity).
 
-use std::ops::Range;
+use std::{mem, ops::Range};
 
 use super::{
     Engine,
@@ -13,7 +13,7 @@ use crate::{
     units::Ino,
 };
 
-/// Bytes of content, or of a level of the tree, that are hashed in one step.
+/// Bytes of content, or of a level of the tree, that are hashed in one step; a multiple of every block of a tree.
 const STEP_HASHED_BYTES: u64 = 4 << 20;
 
 impl Engine {
@@ -68,18 +68,18 @@ impl Engine {
             tree,
             level: 0,
             block: 0,
-            hashes: None,
+            hashes: Vec::new(),
         })
     }
 
-    /// Hashes what the next [part](Transaction::seal_part) stores. A caller who shares the volume lets others read meanwhile,
-    /// and changes it only for the part itself, which has no hashing left to do then.
+    /// Hashes at most 4 MiB for the next [part](Transaction::seal_part), and returns true if the part is complete. A caller who
+    /// shares the volume lets others have it in between, and changes it only for the part itself, which has no hashing left to
+    /// do then.
     ///
     /// # Errors
     /// Those of [`read`](Self::read). The caller [gives the sealing up](Transaction::give_up_sealing).
-    pub fn hash_part(&self, sealing: &mut Sealing) -> Result<()> {
-        sealing.hashes = Some(sealing.hash(self.files())?);
-        Ok(())
+    pub fn hash_part(&self, sealing: &mut Sealing) -> Result<bool> {
+        sealing.hash_step(self.files())
     }
 }
 
@@ -96,8 +96,8 @@ pub struct Sealing {
     /// The next block of the tree.
     level: usize,
     block: u64,
-    /// The hashes that the next part stores, if they were made before it.
-    hashes: Option<Vec<u8>>,
+    /// The first hashes of those that the next part stores.
+    hashes: Vec<u8>,
 }
 
 impl Sealing {
@@ -117,27 +117,36 @@ impl Sealing {
         most.clamp(1, self.shape.blocks(self.level) - self.block)
     }
 
-    /// Returns the hashes that the next part stores, or the root hash if the tree is complete.
-    fn hash(&self, files: &Files) -> Result<Vec<u8>> {
-        let parameters = &self.parameters;
+    /// Returns the bytes of the file whose hashes the next part stores; if the tree is complete, those of its root.
+    fn part(&self) -> Range<u64> {
         if self.level == self.shape.levels() {
-            return match self.below(self.level, 0..1) {
-                nothing if nothing.is_empty() => Ok(vec![0; parameters.algorithm.digest_bytes()]),
-                highest => files.hash_range(self.ino, parameters, highest),
-            };
+            return self.below(self.level, 0..1);
         }
         let (arity, end) = (self.shape.arity(), self.block + self.part_blocks());
-        files.hash_range(self.ino, parameters, self.below(self.level, self.block * arity..end * arity))
+        self.below(self.level, self.block * arity..end * arity)
+    }
+
+    /// Hashes one step of the next part, and returns true if that was the last.
+    fn hash_step(&mut self, files: &Files) -> Result<bool> {
+        let (part, digest_bytes) = (self.part(), self.parameters.algorithm.digest_bytes());
+        if part.is_empty() {
+            // The root hash of an empty file.
+            self.hashes = vec![0; digest_bytes];
+            return Ok(true);
+        }
+        let hashed = self.hashes.len() / digest_bytes * self.parameters.block_bytes();
+        let start = part.start + hashed as u64;
+        let end = part.end.min(start + STEP_HASHED_BYTES);
+        self.hashes.extend(files.hash_range(self.ino, &self.parameters, start..end)?);
+        Ok(end == part.end)
     }
 
     /// Makes the next part of the tree, or stores the descriptor behind it.
     fn advance(&mut self, step: &mut Step<'_>) -> Result<Option<Descriptor>> {
         // Its attributes may have changed since the last part.
         step.engine().files().check_sealing(self.ino, &self.parameters, &self.signature)?;
-        let mut hashes = match self.hashes.take() {
-            Some(hashes) => hashes,
-            None => self.hash(step.engine().files())?,
-        };
+        while !self.hash_step(step.engine().files())? {}
+        let mut hashes = mem::take(&mut self.hashes);
         if self.level == self.shape.levels() {
             return self.store_descriptor(step, hashes).map(Some);
         }

@@ -99,12 +99,13 @@ impl FileSystem {
         let mut sealing = volume.begin_sealing(ino, parameters, signature).map_err(to_errno)?;
         drop(volume);
         let mut is_begun = false;
-        let part = |sealing: &mut Sealing| {
+        let part = |sealing: &mut Sealing| loop {
             if is_interrupted() {
                 return Err(Errno::INTR);
             }
-            self.read_lock()?.hash_part(sealing).map_err(to_errno)?;
-            self.write_lock_for(caller)
+            if self.read_lock()?.hash_part(sealing).map_err(to_errno)? {
+                return self.write_lock_for(caller);
+            }
         };
         loop {
             match part(&mut sealing) {
