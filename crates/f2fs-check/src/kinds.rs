@@ -81,7 +81,7 @@ impl Checker<'_> {
                 continue;
             }
             let source = if named.is_some() { "its name says" } else { "it may be" };
-            let known = format!("i_mode says {own:?}, and it has content; {source} {kind:?}");
+            let known = format!("i_mode says {}, and it has content; {source} {}", own.name(), kind.name());
             self.set_kind(
                 &inode,
                 kind,
@@ -94,7 +94,7 @@ impl Checker<'_> {
     /// Has the numbers of nodes in a device, FIFO or socket cleared, which its name confirms.
     fn drop_content(&mut self, inode: &NodeBlock, own: FileType) {
         let (nid, nids_at) = (inode.nid(), self.geometry.block_size.inode_nids_at());
-        let known = format!("i_mode and its name say {own:?}, and it has content");
+        let known = format!("i_mode and its name say {}, and it has content", own.name());
         self.add(Kind::InodeInvalid, Place::Inode(inode.ino()), known);
         for index in (0..INODE_NIDS).filter(|index| inode.child(*index) != Nid::NULL) {
             self.fix(Fix::Node(Slot { nid, at: nids_at + 4 * index }, vec![0; 4]));
@@ -107,7 +107,7 @@ impl Checker<'_> {
     /// Has the kind of an inode set.
     fn set_kind(&mut self, inode: &NodeBlock, kind: FileType, known: String, certainty: Certainty) {
         let finding = Finding::new(Kind::InodeInvalid, Place::Inode(inode.ino()), known)
-            .repaired_by(format!("set its kind to {kind:?}"));
+            .repaired_by(format!("set its kind to {}", kind.name()));
         self.report.add(finding.with_certainty(certainty));
         let mode = kind.mode_bits() | inode.head().mode.get() & 0o7777;
         self.fix(Fix::Node(Slot { nid: inode.nid(), at: MODE }, mode.to_le_bytes().to_vec()));
@@ -129,7 +129,11 @@ impl Checker<'_> {
         let inode = if is_invalid { None } else { self.inode_of(entry.ino) };
         if let (Some(inode), Some(named)) = (inode, entry.kind) {
             if let Some(certainty) = self.named_is_right(&inode, found, kind, named) {
-                let known = format!("i_mode says {kind:?}; its name says {named:?}, which its content fits");
+                let known = format!(
+                    "i_mode says {}; its name says {}, which its content fits",
+                    kind.name(),
+                    named.name()
+                );
                 self.set_kind(&inode, named, known, certainty);
                 if named == FileType::Directory {
                     self.table.note(found, fact::INVALID | fact::TAINTED);
@@ -143,7 +147,12 @@ impl Checker<'_> {
         // Without a checksum, either of them may be damaged.
         let certainty =
             if is_sealed || entry.kind.is_none() { Certainty::Certain } else { Certainty::Unclear };
-        let known = format!("{shown} says {:?}, {} is {kind:?}", entry.kind, entry.ino);
+        let known = format!(
+            "{shown} says {}, {} is {}",
+            entry.kind.map_or("an unknown kind", FileType::name),
+            entry.ino,
+            kind.name()
+        );
         self.report.add(Finding::new(Kind::DentryType, at, known).with_certainty(certainty));
         !is_invalid
     }

@@ -77,8 +77,8 @@ impl Checker<'_> {
             let other = logs.iter().find(|(other, _)| *other == section).map(|(_, content)| *content);
             let content = self.segments.section_content(section).or(other);
             logs.push((section, own));
-            if content.is_some_and(|content| content != own) {
-                let known = format!("the {kind} log lies in {section}, which is for {content:?}");
+            if let Some(content) = content.filter(|content| *content != own) {
+                let known = format!("the {kind} log lies in {section}, which is for {}", content.name());
                 let finding = Finding::new(Kind::SectionMixed, Place::Sit(segment), known);
                 self.report.add(finding.repaired_by("open another segment for the log"));
             }

@@ -79,7 +79,8 @@ impl Checker<'_> {
             match self.inode_of(ino) {
                 Some(inode) if !inode.last_name().is_empty() => {
                     let known = format!(
-                        "the superblock names it for quota of {kind:?}, it is \"{}\" in inode {}",
+                        "the superblock names it for {} quota, it is \"{}\" in inode {}",
+                        kind.name(),
                         printable::name(inode.last_name()),
                         inode.head().pino.get()
                     );
@@ -89,7 +90,8 @@ impl Checker<'_> {
                 }
                 Some(inode) => self.check_quota(kind, ino, &inode),
                 None => {
-                    let known = format!("the superblock names it for quota of {kind:?}, it cannot be used");
+                    let known =
+                        format!("the superblock names it for {} quota, it cannot be used", kind.name());
                     self.add(Kind::QuotaInode, Place::Inode(ino), known);
                     self.renew_quota(kind, USUAL_GRACES, Vec::new());
                 }
@@ -192,8 +194,12 @@ impl Checker<'_> {
     fn compare_usage(&mut self, kind: QuotaKind, at: Place, id: u32, stored: Usage, used: Usage) {
         if stored != used {
             let known = format!(
-                "{kind:?} {id} has {} inodes and {} bytes, the file says {} and {}",
-                used.inodes, used.bytes, stored.inodes, stored.bytes
+                "{} {id} has {} inodes and {} bytes, the file says {} and {}",
+                kind.name(),
+                used.inodes,
+                used.bytes,
+                stored.inodes,
+                stored.bytes
             );
             self.add(Kind::QuotaUsage, at, known);
         }

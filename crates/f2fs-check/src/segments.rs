@@ -30,6 +30,14 @@ impl Content {
         if log.is_node() { Content::Node } else { Content::Data }
     }
 
+    /// Name of the content, for messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Content::Node => "nodes",
+            Content::Data => "data",
+        }
+    }
+
     /// The content of most blocks, by the numbers of nodes and of data blocks; `None` if there are none.
     pub fn of_most(nodes: u64, data: u64) -> Option<Content> {
         match (nodes, data) {

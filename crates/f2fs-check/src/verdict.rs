@@ -212,8 +212,8 @@ impl Checker<'_> {
         for (segment, count) in footers.into_iter().map(|(segment, count)| (SegNo(segment), count)) {
             // A few blocks that differ from the others have a wrong owner, which is another finding.
             if u32::from(count) * 2 > u32::from(self.segments.claims(segment)) {
-                let content = self.segments.content(segment);
-                let known = format!("the footer says the opposite of its blocks: {content:?}");
+                let content = self.segments.content(segment).map_or("none", Content::name);
+                let known = format!("the footer says the opposite of its blocks, which are {content}");
                 self.add(Kind::SummaryFooter, Place::Ssa(segment), known);
                 self.fix(Fix::Summary(segment));
             }
@@ -273,12 +273,14 @@ impl Checker<'_> {
         };
         let is_other = |content: Content| kind.is_node() != (content == Content::Node);
         if let Some(content) = self.segments.content(segment).filter(|content| is_other(*content)) {
-            self.add(Kind::SitType, at, format!("the type is {kind}, the blocks are {content:?}"));
+            self.add(Kind::SitType, at, format!("the type is {kind}, the blocks are {}", content.name()));
         } else if let Some(content) =
             self.segments.typed_content(segment).filter(|content| is_other(*content))
         {
-            let known =
-                format!("it is empty, first in its section, and of type {kind}; the section has {content:?}");
+            let known = format!(
+                "it is empty, first in its section, and of type {kind}; the section has {}",
+                content.name()
+            );
             let finding = Finding::new(Kind::SectionMixed, at, known);
             self.report.add(finding.repaired_by("set the type by the blocks of the section"));
         } else if let Some(log) = self.log_in(segment).filter(|log| *log != kind) {

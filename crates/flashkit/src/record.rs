@@ -77,7 +77,7 @@ impl Entry {
         Ok(Entry {
             name: Name(name.to_vec()),
             inode: ino.0,
-            kind: kind(stat.kind),
+            kind: stat.kind.name(),
             mode: format!("{:04o}", stat.mode & 0o7777),
             uid: stat.uid,
             gid: stat.gid,
@@ -97,19 +97,6 @@ impl Entry {
             }),
             raw_mode: stat.mode,
         })
-    }
-}
-
-/// Returns the word for a kind of file.
-pub fn kind(kind: FileType) -> &'static str {
-    match kind {
-        FileType::Regular => "file",
-        FileType::Directory => "directory",
-        FileType::Symlink => "symlink",
-        FileType::CharDevice => "character device",
-        FileType::BlockDevice => "block device",
-        FileType::Fifo => "fifo",
-        FileType::Socket => "socket",
     }
 }
 

@@ -46,6 +46,20 @@ impl FileType {
         FileType::ALL.get(usize::from(code).checked_sub(1)?).copied()
     }
 
+    /// Name of the kind.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            FileType::Regular => "file",
+            FileType::Directory => "directory",
+            FileType::CharDevice => "character device",
+            FileType::BlockDevice => "block device",
+            FileType::Fifo => "fifo",
+            FileType::Socket => "socket",
+            FileType::Symlink => "symlink",
+        }
+    }
+
     /// The kind's bits of a mode.
     #[must_use]
     pub const fn mode_bits(self) -> u16 {

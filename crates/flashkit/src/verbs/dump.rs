@@ -7,6 +7,7 @@ use f2fs::{
     Place,
     engine::{Engine, read_raw_superblock},
     format::{
+        FileType,
         dentry::Dentries,
         inode::inline,
         node::NodeBlock,
@@ -452,7 +453,7 @@ fn dir_rows(ino: Ino, block: u64, bytes: &[u8]) -> Vec<Result<DirRow>> {
                 slot: entry.slot,
                 hash: format!("{:08x}", entry.hash),
                 ino: entry.ino.0,
-                kind: entry.kind.map_or("unknown", crate::record::kind),
+                kind: entry.kind.map_or("unknown", FileType::name),
                 name: Name(entry.name.to_vec()),
             })
         })

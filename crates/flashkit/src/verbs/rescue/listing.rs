@@ -54,7 +54,7 @@ impl Row {
         Row {
             path: Name([b"/", found.path.as_slice()].concat()),
             inode: found.ino.map(|ino| ino.0),
-            kind: record::kind(found.kind),
+            kind: found.kind.name(),
             mode: format!("{:04o}", found.mode & 0o7777),
             uid: found.uid,
             gid: found.gid,
