@@ -200,6 +200,42 @@ fn quota_files_are_read_and_written_with_turns_for_readers() {
     model::fsck::fsck(&base).unwrap();
 }
 
+/// Most of the changed inodes have left the cache when the checkpoint begins.
+#[test]
+fn a_checkpoint_of_a_volume_with_quota_reads_no_changed_inode_again() {
+    const FILES: u64 = 1500;
+    let base = Arc::new(MemoryDevice::new(128 << 20));
+    drop(support::format_on(base.clone(), &["quota"], BlockSize::B4K));
+    let device = Arc::new(Counted::new(base.clone()));
+    let options = Options { cache_bytes: 512 << 10, ..Options::new(Time::default) };
+    let mut volume = Engine::open(device.clone(), options).unwrap();
+    let name = |n: u64| format!("file{n}").into_bytes();
+    for n in 0..FILES {
+        let new = NewNode { uid: 1000, ..NewNode::new(FILE) };
+        volume.begin(Caller::ADMIN).create(ROOT, &name(n), &new).unwrap();
+    }
+    for (uid, others) in [(1000, 0), (1001, FILES - 1)] {
+        if uid == 1001 {
+            for n in 1..FILES {
+                let ino = volume.lookup(ROOT, &name(n)).unwrap();
+                volume.begin(Caller::ADMIN).change_owner(ino, Some(uid), None).unwrap();
+            }
+        }
+        device.take_counts();
+        let (mut next, mut reads) = (volume.begin_checkpoint().unwrap(), device.take_counts().reads);
+        while let Some(pending) = next {
+            assert!(reads <= 40, "{reads} reads in one step");
+            next = volume.finish(pending.run()).unwrap();
+            reads = device.take_counts().reads;
+        }
+        let used = |uid| volume.quota_of(QuotaKind::User, uid).unwrap().inodes.get();
+        assert_eq!((used(1000), used(1001)), (FILES - others, others));
+    }
+    volume.unmount().unwrap();
+    drop(volume);
+    model::fsck::fsck(&base).unwrap();
+}
+
 #[test]
 fn upkeep_gives_readers_a_turn_after_every_few_blocks() {
     const FILES: usize = 1000;

@@ -15,7 +15,7 @@ use f2fs::{
     engine::{
         Caller, Engine, FileSize, NewNode, Options, QuotaLimits, RenameMode, SetAttr, SyncScope, XattrMode,
     },
-    format::{inode::flag, quota::QuotaKind},
+    format::{checkpoint::Flags, inode::flag, quota::QuotaKind},
     units::{Ino, Time},
 };
 
@@ -419,5 +419,64 @@ fn a_rename_that_leaves_a_file_is_done_as_a_whole_or_not_at_all() {
     assert!(over(refused));
     assert_eq!((volume.lookup(dir, name.as_bytes()).unwrap(), volume.counters()), before);
     assert!(matches!(volume.lookup(ROOT, b"more"), Err(Error::NotFound)));
+    finish(volume, &path);
+}
+
+/// Inodes are changed again after they were written, and removed before and after that. Checkpoints, fsyncs and power cuts
+/// come in between.
+#[test]
+fn usage_stays_exact_while_changed_inodes_leave_memory() {
+    const FILES: u64 = 120;
+    const USERS: u64 = 3;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 100 << 20, &["-O", "extra_attr,project_quota,quota"]);
+    let open_small = || {
+        let options = Options { cache_bytes: 128 << 10, ..Options::new(|| support::NOW) };
+        Engine::open(support::device(&path), options).unwrap()
+    };
+    let user = |n: u64| USER + (n % USERS) as u32;
+    let name = |n: u64| format!("file{n}").into_bytes();
+    let mut volume = open_small();
+    let mut rng = block::Rng::new(7);
+    for round in 0..8 {
+        for step in 0..2 * FILES {
+            let n = rng.below(FILES);
+            let Ok(ino) = volume.lookup(ROOT, &name(n)) else {
+                let new = NewNode { uid: user(n), gid: user(n + 1), ..NewNode::new(FILE) };
+                volume.begin(Caller::USER).create(ROOT, &name(n), &new).unwrap();
+                continue;
+            };
+            match rng.below(8) {
+                0 => volume.begin(Caller::USER).unlink(ROOT, &name(n)).unwrap(),
+                1 => {
+                    let to = SetAttr { uid: Some(user(rng.below(USERS))), ..SetAttr::default() };
+                    volume.begin(Caller::ADMIN).set_attr(ino, &to).unwrap();
+                }
+                2 => volume.begin(Caller::USER).truncate(ino, rng.below(64 << 10)).unwrap(),
+                3 => volume.fsync(ino, SyncScope::Everything).unwrap(),
+                4 if step % 4 == 0 => volume.checkpoint().unwrap(),
+                _ => {
+                    let bytes = vec![1; 1 + rng.below(32 << 10) as usize];
+                    volume.begin(Caller::USER).write(ino, rng.below(32 << 10), &bytes).unwrap();
+                }
+            }
+        }
+        if round % 2 == 1 {
+            // A power cut.
+            drop(volume);
+            volume = open_small();
+        }
+        let mut expected = [(0, 0); USERS as usize];
+        for ino in (0..FILES).filter_map(|n| volume.lookup(ROOT, &name(n)).ok()) {
+            let inode = volume.inode(ino).unwrap();
+            let used = &mut expected[(inode.head().uid.get() - USER) as usize];
+            *used = (used.0 + inode.head().blocks.get() - 1, used.1 + 1);
+        }
+        let found = [0, 1, 2].map(|n| space(&volume, QuotaKind::User, USER + n));
+        assert_eq!(found, expected, "round {round}");
+        volume.checkpoint().unwrap();
+        assert!(!volume.last_checkpoint().flags.has(Flags::QUOTA_NEED_FSCK));
+    }
     finish(volume, &path);
 }

@@ -10,7 +10,7 @@ use crate::{
         node::NodeBlock,
         quota::{Located, QuotaKind, raw::QuotaRecord},
     },
-    nodes::{Changes, EnforcedLimits, apply, blank, has_limit, set_times},
+    nodes::{EnforcedLimits, apply, blank, has_limit, set_times},
     units::{BlockAddr, Ino},
 };
 
@@ -63,7 +63,7 @@ impl Engine {
         let ino = self
             .quota_ino(kind)
             .ok_or_else(|| Error::Unsupported("quota limits without the feature quota".into()))?;
-        let changes = self.nodes().quota_changes()?;
+        let changes = self.nodes().quota_changes();
         let mut file = self.read_quota(kind, ino)?;
         let located = file.records.entry(id).or_insert_with(|| Located { offset: 0, record: blank(id) });
         let record = &mut located.record;
@@ -92,7 +92,7 @@ impl Engine {
         let records = self.quota_records(kind)?.into_iter().map(|located| located.record);
         let mut record =
             records.into_iter().find(|record| record.id.get() == id).unwrap_or_else(|| blank(id));
-        apply(&mut record, self.nodes().quota_changes()?[kind.index()].get(&id));
+        apply(&mut record, self.nodes().quota_changes()[kind.index()].get(&id));
         Ok(record)
     }
 
@@ -105,13 +105,7 @@ impl Engine {
         // If the files may be wrong, limits are not enforced (Linux, `f2fs_enable_quotas`).
         if self.superblock().has_quotas() && !self.nodes().quota().is_wrong() {
             let now = self.nodes().quota_now();
-            let changes = match self.nodes().quota_changes() {
-                Err(error) if self.disk().stays_in_place(&error) => {
-                    limits.is_partial = true;
-                    Changes::default()
-                }
-                changes => changes?,
-            };
+            let changes = self.nodes().quota_changes();
             for (n, kind) in QuotaKind::ALL.into_iter().enumerate() {
                 let Some(ino) = self.quota_ino(kind) else { continue };
                 match self.read_quota(kind, ino) {

@@ -143,7 +143,7 @@ impl Engine {
     /// Updates the quota files, and continues with the checkpoint. An unreadable file is retried at the next checkpoint; a
     /// damaged or partly written one is left to fsck. Neither makes the checkpoint fail (Linux, `f2fs_quota_sync`).
     pub(super) fn write_quotas_then(&mut self, reason: Reason, then: Then) -> Result<Option<PendingSync>> {
-        self.nodes_mut().settle_charges()?;
+        self.nodes_mut().settle_charges();
         let kinds = QuotaKind::ALL.to_vec().into_iter();
         self.go_on_with_quotas(Box::new(QuotaSync { kinds, step: None, reason, then }))
     }

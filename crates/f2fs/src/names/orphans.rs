@@ -117,11 +117,7 @@ impl Names {
         if self.require_orphans_fit().is_ok() {
             self.orphans.insert(ino);
         }
-        let inode = self.nodes().inode(ino)?;
-        let has_map = has_map(&inode);
-        // An inode that was held over a checkpoint may not have changed since.
-        self.nodes_mut().note_charge(&inode);
-        drop(inode);
+        let has_map = has_map(&*self.nodes().inode(ino)?);
         self.files.discard_pages(ino, 0, u64::MAX);
         if has_map {
             self.files.free_from(ino, 0)?;

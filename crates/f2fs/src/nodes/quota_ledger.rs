@@ -1,9 +1,9 @@
 //! The quota ledger: the usage that the quota files do not contain yet, and the limits that are enforced.
 //!
-//! *Invariants*: before an inode changes for the first time after a checkpoint, its current charge is recorded; the
-//! next checkpoint compares. A difference is kept until it is in its file. For the few ids with limits the current
-//! usage is kept in memory; other ids cost nothing before the checkpoint. An operation checks the limits before it
-//! changes anything.
+//! *Invariants*: the charge of an inode is recorded before the inode becomes dirty. The record is compared with the charge
+//! at a later time while the inode is still in memory: when it is written, when it is removed, and before a checkpoint. So
+//! nothing is read for this. A difference is kept until it is in its file. For the few ids with limits the current usage
+//! is kept in memory. An operation checks the limits before it changes anything.
 
 use std::collections::BTreeMap;
 
@@ -148,16 +148,11 @@ pub(crate) struct UsageChange {
 /// Changes of the usage, by quota type and id.
 pub(crate) type Changes = [BTreeMap<u32, UsageChange>; 3];
 
-/// Charges of inodes; `None` for an inode that did not exist.
-type Charges = BTreeMap<Ino, Option<Charge>>;
-
 /// Changes that the quota files do not contain yet.
 #[derive(Debug, Default)]
 struct DirtyUsage {
-    /// The charges that changed inodes had at the last checkpoint; `None` for an inode that did not exist.
-    charges: Charges,
-    /// Such charges of inodes that could not be read when the files were last written.
-    unread: Charges,
+    /// The charges of dirty inodes before they became dirty; `None` for an inode that did not exist.
+    charges: BTreeMap<Ino, Option<Charge>>,
     /// The changes of usage of all other inodes, added up.
     changes: Changes,
     /// True if the quota files may be wrong, which fsck has to repair.
@@ -167,7 +162,7 @@ struct DirtyUsage {
 impl DirtyUsage {
     /// Returns true if the quota files need fsck even though they have just been written.
     pub(crate) fn needs_fsck(&self) -> bool {
-        self.is_wrong || !self.unread.is_empty() || self.changes.iter().any(|changes| !changes.is_empty())
+        self.is_wrong || self.changes.iter().any(|changes| !changes.is_empty())
     }
 }
 
@@ -216,22 +211,36 @@ impl Nodes {
         &mut self.quota
     }
 
-    /// Turns the recorded charges into changes of usage. An inode that cannot be read is retried at the next checkpoint.
-    pub(crate) fn settle_charges(&mut self) -> Result<()> {
-        let mut charges = std::mem::take(&mut self.quota.dirty_usage.charges);
-        charges.append(&mut self.quota.dirty_usage.unread);
-        let size = self.segments.disk().geometry().block_size;
-        for (ino, before) in charges {
-            match self.charge_now(ino) {
-                Ok(after) => add_difference(&mut self.quota.dirty_usage.changes, before, after, size),
-                Err(Error::Corrupt { .. }) => self.quota.dirty_usage.is_wrong = true,
-                Err(error) if self.segments.disk().stays_in_place(&error) => {
-                    self.quota.dirty_usage.unread.insert(ino, before);
-                }
-                Err(error) => return Err(error),
-            }
+    /// Turns the recorded charges of all dirty inodes into changes of usage.
+    pub(crate) fn settle_charges(&mut self) {
+        for (ino, before) in std::mem::take(&mut self.quota.dirty_usage.charges) {
+            self.count_difference(before, self.charge_of_dirty(ino));
         }
-        Ok(())
+    }
+
+    /// Turns the recorded charge of an inode into changes of usage, before the inode becomes clean.
+    pub(super) fn settle_charge(&mut self, ino: Ino) {
+        if let Some(before) = self.quota.dirty_usage.charges.remove(&ino) {
+            self.count_difference(before, self.charge_of_dirty(ino));
+        }
+    }
+
+    /// Turns the charge of an inode that was removed into changes of usage. It may not have changed before.
+    pub(super) fn settle_removed(&mut self, inode: &NodeBlock) {
+        if self.is_charged(inode) {
+            let recorded = self.quota.dirty_usage.charges.remove(&inode.ino());
+            self.count_difference(recorded.unwrap_or(Some(Charge::of(inode))), None);
+        }
+    }
+
+    /// The current charge of an inode whose charge is recorded.
+    fn charge_of_dirty(&self, ino: Ino) -> Option<Charge> {
+        Some(Charge::of(&self.cache.get(ino.into()).expect("the charges of dirty inodes are recorded")))
+    }
+
+    fn count_difference(&mut self, before: Option<Charge>, after: Option<Charge>) {
+        let size = self.disk().geometry().block_size;
+        add_difference(&mut self.quota.dirty_usage.changes, before, after, size);
     }
 
     /// Returns an error if the limits do not permit `blocks` more blocks for a file.
@@ -347,14 +356,14 @@ impl Nodes {
         self.segments.disk().time().seconds.max(0) as u64
     }
 
-    /// Records the charge of an inode before its first change since the last checkpoint.
-    pub(crate) fn note_charge(&mut self, inode: &NodeBlock) {
+    /// Records the charge of an inode before it becomes dirty.
+    pub(super) fn note_charge(&mut self, inode: &NodeBlock) {
         if self.is_charged(inode) {
             self.quota.dirty_usage.charges.entry(inode.ino()).or_insert_with(|| Some(Charge::of(inode)));
         }
     }
 
-    /// Records that an inode did not exist at the last checkpoint, before it is created.
+    /// Records that an inode did not exist, before it is created.
     pub(super) fn note_new(&mut self, inode: &NodeBlock) {
         if self.is_charged(inode) {
             self.quota.dirty_usage.charges.entry(inode.ino()).or_insert(None);
@@ -378,23 +387,13 @@ impl Nodes {
     }
 
     /// Changes of the usage since the quota files were written.
-    pub(crate) fn quota_changes(&self) -> Result<Changes> {
+    pub(crate) fn quota_changes(&self) -> Changes {
         let mut changes = self.quota.dirty_usage.changes.clone();
-        let mut charges = self.quota.dirty_usage.charges.clone();
-        charges.extend(&self.quota.dirty_usage.unread);
-        for (ino, before) in charges {
-            let after = self.charge_now(ino)?;
-            add_difference(&mut changes, before, after, self.segments.disk().geometry().block_size);
+        let size = self.disk().geometry().block_size;
+        for (ino, before) in &self.quota.dirty_usage.charges {
+            add_difference(&mut changes, *before, self.charge_of_dirty(*ino), size);
         }
-        Ok(changes)
-    }
-
-    /// The current charge of an inode; `None` if it does not exist.
-    fn charge_now(&self, ino: Ino) -> Result<Option<Charge>> {
-        match self.nat.get(self.segments.disk().io(), ino.into())?.is_free() {
-            true => Ok(None),
-            false => Ok(Some(Charge::of(&*self.inode(ino)?))),
-        }
+        changes
     }
 }
 

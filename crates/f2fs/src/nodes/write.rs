@@ -101,10 +101,9 @@ impl Nodes {
         if entry.is_free() {
             return Err(Error::corrupt(Place::Nat(nid), "a node in use has no address"));
         }
-        if entry.ino.0 == nid.0 && self.quota.has_limits() {
-            let inode = self.inode(entry.ino)?;
-            self.charge_inode(&inode, -1);
-        }
+        let is_inode = Nid::from(entry.ino) == nid;
+        let charged = (is_inode && self.disk().superblock().has_quotas()).then(|| self.inode(entry.ino));
+        let charged = charged.transpose()?;
         if entry.addr != BlockAddr::NEW {
             self.segments.release_block(entry.addr, Place::Nat(nid))?;
             self.since_checkpoint.shrunk.insert(entry.ino);
@@ -113,6 +112,10 @@ impl Nodes {
         self.cache.remove(nid);
         self.report_dirty_nodes();
         self.segments.uncount_node(nid, entry.ino);
+        if let Some(inode) = charged {
+            self.charge_inode(&inode, -1);
+            self.settle_removed(&inode);
+        }
         Ok(())
     }
 
@@ -149,6 +152,9 @@ impl Nodes {
             node.seal();
             node.bytes()
         })?;
+        if Nid::from(footer.ino) == nid {
+            self.settle_charge(footer.ino);
+        }
         self.cache.set_clean(nid);
         self.report_dirty_nodes();
         if !marks.fsync && footer.cold {
