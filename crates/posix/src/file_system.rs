@@ -78,6 +78,8 @@ pub struct FileSystem {
     settings: Settings,
     /// True after a remount to read-only, until the next change. It changes under the exclusive lock of the volume.
     is_resting: AtomicBool,
+    /// Number of remounts to read-only so far. It changes under the exclusive lock of the volume.
+    rests: AtomicU64,
     /// Number of requests so far. If two values are equal, no request came in between. Work of the front end,
     /// and calls that the kernel answers from its cache, do not count.
     requests: AtomicU64,
@@ -110,6 +112,7 @@ impl FileSystem {
             key_users: KeyUsers::default(),
             settings,
             is_resting: AtomicBool::new(false),
+            rests: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             fault: OnceLock::new(),
             end: OnceLock::new(),
@@ -149,8 +152,7 @@ impl FileSystem {
     }
 
     fn lock(&self, limits: Limits) -> Result<Writing<'_>> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        let mut volume = self.volume.write(f2fs::engine::Caller { limits })?;
+        let mut volume = self.lock_unprepared(limits)?;
         self.end_rest();
         self.prepare_change(&mut volume)?;
         Ok(volume)
@@ -159,19 +161,21 @@ impl FileSystem {
     /// Locks the volume for a change that frees space, such as a removal. That the upkeep finds no space does not keep it from
     /// doing so.
     fn lock_to_free(&self, limits: Limits) -> Result<Writing<'_>> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        let mut volume = self.volume.write(f2fs::engine::Caller { limits })?;
+        let mut volume = self.lock_unprepared(limits)?;
         self.end_rest();
-        match self.prepare_change(&mut volume) {
-            Ok(()) | Err(Errno::NOSPC) => Ok(volume),
-            Err(errno) => Err(errno),
-        }
+        self.prepare_to_free(&mut volume)?;
+        Ok(volume)
     }
 
     /// Locks the volume for a change in memory, which a volume that takes no changes admits as well.
     fn lock_without_upkeep(&self) -> Result<Writing<'_>> {
+        self.lock_unprepared(Limits::Exempt)
+    }
+
+    /// Locks the volume without doing what is due before a change on the device.
+    fn lock_unprepared(&self, limits: Limits) -> Result<Writing<'_>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.volume.write(f2fs::engine::Caller { limits: Limits::Exempt })
+        self.volume.write(f2fs::engine::Caller { limits })
     }
 
     /// Does what is due before a change: applies pending access times, and does the upkeep.
@@ -180,6 +184,14 @@ impl FileSystem {
         // Done last, so that no upkeep is due when the caller's change begins.
         let upkeep = volume.begin_upkeep();
         self.settle(volume, upkeep).map_err(to_errno)
+    }
+
+    /// Does what is due before a change that frees space. That the upkeep finds no space is not an error.
+    fn prepare_to_free(&self, volume: &mut Writing<'_>) -> Result<()> {
+        match self.prepare_change(volume) {
+            Err(Errno::NOSPC) => Ok(()),
+            done => done,
+        }
     }
 
     /// Locks the volume for reading without counting a request.

@@ -36,7 +36,9 @@ impl FileSystem {
         // Access times are best effort: a full volume can still be read. A reader does not wait for a writer
         // unless too many times are pending.
         self.pending_atimes.add(ino, atime)
-            || !self.volume.has_writers() && self.write_lock().is_ok() && self.pending_atimes.add(ino, atime)
+            || !self.volume.has_writers()
+                && self.apply_pending_atimes_in_background().is_ok()
+                && self.pending_atimes.add(ino, atime)
     }
 
     /// Applies the pending access times. Readers may enter during the upkeep that is due before each of them,

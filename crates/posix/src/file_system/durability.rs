@@ -11,7 +11,7 @@ use f2fs::{
     units::{Ino, SegNo},
 };
 
-use super::{Credentials, End, FileSystem, Result, to_errno};
+use super::{Credentials, End, FileSystem, Result, rest::Call, to_errno};
 use crate::{Errno, FsyncMode, credentials::Capability, ioctl::TrimRange, volume_lock::Writing};
 
 /// Maximum time for pending discards at unmount (Linux, `DEF_UMOUNT_DISCARD_TIMEOUT`).
@@ -161,7 +161,17 @@ impl FileSystem {
         range: TrimRange,
         is_interrupted: &dyn Fn() -> bool,
     ) -> Result<u64> {
-        if !caller.has(Capability::SysAdmin) {
+        self.trim_within(&self.begin_call(caller), range, is_interrupted)
+    }
+
+    /// [Discards free blocks](Self::trim) within a call.
+    pub(super) fn trim_within(
+        &self,
+        call: &Call<'_>,
+        range: TrimRange,
+        is_interrupted: &dyn Fn() -> bool,
+    ) -> Result<u64> {
+        if !call.caller.has(Capability::SysAdmin) {
             return Err(Errno::PERM);
         }
         if !self.settings.checkpoints {
@@ -169,7 +179,7 @@ impl FileSystem {
             // free ones.
             return Err(Errno::OPNOTSUPP);
         }
-        let mut volume = self.write_lock()?;
+        let mut volume = call.write_lock()?;
         let block_size = volume.geometry().block_size;
         let volume_bytes = volume.superblock().volume_bytes();
         // As in Linux (`f2fs_trim_fs`).
@@ -181,7 +191,7 @@ impl FileSystem {
         self.settle(&mut volume, pending).map_err(to_errno)?;
         drop(volume);
         let trimmed = loop {
-            if let Some(blocks) = self.trim_all(least_blocks, is_interrupted)? {
+            if let Some(blocks) = self.trim_all(call, least_blocks, is_interrupted)? {
                 break blocks;
             }
         };
@@ -190,13 +200,18 @@ impl FileSystem {
 
     /// Discards all free blocks in runs of at least `least_blocks`, and returns their number. Returns `None` if the volume has
     /// grown meanwhile: its queue of discards was then dropped, and another one has taken its place.
-    fn trim_all(&self, least_blocks: u32, is_interrupted: &dyn Fn() -> bool) -> Result<Option<u64>> {
+    fn trim_all(
+        &self,
+        call: &Call<'_>,
+        least_blocks: u32,
+        is_interrupted: &dyn Fn() -> bool,
+    ) -> Result<Option<u64>> {
         let discards = self.discards();
         let failed = discards.failed();
         let (mut trimmed, mut from) = (0, Some(SegNo(0)));
         while let Some(segment) = from {
             issue_all(&discards, is_interrupted)?;
-            let mut volume = self.write_lock()?;
+            let mut volume = call.write_lock()?;
             if !Arc::ptr_eq(volume.discards(), &discards) {
                 return Ok(None);
             }

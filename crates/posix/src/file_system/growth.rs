@@ -4,17 +4,17 @@ use std::sync::PoisonError;
 
 use f2fs::resize;
 
-use super::{FileSystem, Result, to_errno};
+use super::{FileSystem, Result, rest::Call, to_errno};
 use crate::{Errno, errno, volume_lock::Writing};
 
 impl FileSystem {
     /// Lets the volume grow to `blocks` blocks, and its file before, if that is shorter. Readers can enter during all device
     /// work.
-    pub(super) fn grow(&self, blocks: u64) -> Result<()> {
+    pub(super) fn grow(&self, call: &Call<'_>, blocks: u64) -> Result<()> {
         if !self.settings.checkpoints {
             return Err(Errno::OPNOTSUPP);
         }
-        let mut volume = self.write_lock()?;
+        let mut volume = call.write_lock()?;
         let bytes = blocks.checked_mul(volume.superblock().block_size.bytes() as u64);
         let bytes = bytes.filter(|bytes| *bytes <= i64::MAX as u64).ok_or(Errno::FBIG)?;
         let file = self.image.upgrade();

@@ -6,7 +6,7 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Credentials, FileSystem, Limits, OpenFor, Result, to_errno};
+use super::{Credentials, FileSystem, OpenFor, Result, rest::Call, to_errno};
 use crate::{
     Errno,
     credentials::Capability,
@@ -27,6 +27,7 @@ impl FileSystem {
         open_for: OpenFor,
         request: &Request,
     ) -> Result<Vec<u8>> {
+        let call = self.begin_call(caller);
         let stat = self.stat(ino)?;
         let blocks = |blocks: u64| blocks.to_ne_bytes().to_vec();
         let owns = caller.uid == stat.uid || caller.has(Capability::Fowner);
@@ -41,31 +42,28 @@ impl FileSystem {
                 if self.inodes.writers(ino) > u32::from(open_for == OpenFor::Writing) {
                     return Err(Errno::BUSY);
                 }
-                let volume = self.lock_to_free(Limits::Enforced)?;
-                return self.change_saved(volume, ino, SavedBlocks::Released).map(blocks);
+                return self.change_saved(call.lock_to_free()?, ino, SavedBlocks::Released).map(blocks);
             }
             Request::ReserveSaved => {
-                return self
-                    .change_saved(self.write_lock_for(caller)?, ino, SavedBlocks::Reserved)
-                    .map(blocks);
+                return self.change_saved(call.write_lock()?, ino, SavedBlocks::Reserved).map(blocks);
             }
             Request::SetLabel(_) if !caller.has(Capability::SysAdmin) => {
                 return Err(Errno::PERM);
             }
-            Request::SetLabel(ref text) => return self.set_label(text).map(|()| Vec::new()),
+            Request::SetLabel(ref text) => return self.set_label(&call, text).map(|()| Vec::new()),
             Request::Trim(range) => {
-                return self.trim(caller, range, &|| false).map(|trimmed| range.done(trimmed));
+                return self.trim_within(&call, range, &|| false).map(|trimmed| range.done(trimmed));
             }
             Request::Defragment(_) | Request::Resize(_) if !caller.has(Capability::SysAdmin) => {
                 return Err(Errno::PERM);
             }
-            Request::Resize(blocks) => return self.grow(blocks).map(|()| Vec::new()),
+            Request::Resize(blocks) => return self.grow(&call, blocks).map(|()| Vec::new()),
             Request::Defragment(range) => {
-                return self.defragment(ino, range).map(|moved| range.done(moved));
+                return self.defragment(&call, ino, range).map(|moved| range.done(moved));
             }
             Request::SetCompression { .. } if open_for == OpenFor::Reading => return Err(Errno::BADF),
             Request::SetCompression { algorithm, log_cluster_blocks } => {
-                self.write_lock()?
+                call.write_lock()?
                     .begin()
                     .choose_compression(ino, algorithm, log_cluster_blocks)
                     .map_err(to_errno)?;
@@ -81,7 +79,7 @@ impl FileSystem {
             _ => {}
         }
         if let Some(set) = request.change(&stat) {
-            let mut volume = self.write_lock_for(caller)?;
+            let mut volume = call.write_lock()?;
             let flags = volume.stat(ino).map_err(to_errno)?.flags;
             let protects = set.flags.is_some_and(|wanted| (wanted ^ flags) & ioctl::PROTECTING != 0);
             // The kernel checks this only for the generic ioctl numbers, and only since Linux 5.13
@@ -110,7 +108,7 @@ impl FileSystem {
     }
 
     /// Moves the blocks of a range of a regular file into order. Returns the number of bytes that were moved.
-    fn defragment(&self, ino: Ino, range: ByteRange) -> Result<u64> {
+    fn defragment(&self, call: &Call<'_>, ino: Ino, range: ByteRange) -> Result<u64> {
         let (stat, block_bytes) = (self.stat(ino)?, self.read_lock()?.superblock().block_size.bytes() as u64);
         if stat.kind != FileType::Regular || (range.start | range.length) % block_bytes != 0 {
             return Err(Errno::INVAL);
@@ -119,7 +117,7 @@ impl FileSystem {
         let end = blocks.min(range.start.saturating_add(range.length) / block_bytes);
         let (mut moved, mut at) = (0, range.start / block_bytes);
         while at < end {
-            let mut volume = self.write_lock()?;
+            let mut volume = call.write_lock()?;
             let written = volume.begin_write_back(ino);
             self.settle(&mut volume, written).map_err(to_errno)?;
             // Long holes are passed over, in parts, too.
@@ -144,14 +142,14 @@ impl FileSystem {
     }
 
     /// Changes the volume's label to the text before the first zero byte.
-    fn set_label(&self, text: &[u8]) -> Result<()> {
+    fn set_label(&self, call: &Call<'_>, text: &[u8]) -> Result<()> {
         if !self.settings.checkpoints {
             // The label would stay while all other changes are dropped.
             return Err(Errno::OPNOTSUPP);
         }
         let text = text.split(|byte| *byte == 0).next().filter(|label| label.len() < text.len());
         let label = text.and_then(|text| std::str::from_utf8(text).ok()).ok_or(Errno::INVAL)?;
-        let mut volume = self.write_lock()?;
+        let mut volume = call.write_lock()?;
         let pending = volume.begin_set_label(label);
         self.settle(&mut volume, pending).map_err(to_errno)
     }

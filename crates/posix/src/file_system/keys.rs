@@ -7,7 +7,7 @@ use std::{
 
 use f2fs::{EncryptionPolicy, Key, KeyName, engine::Engine, format::superblock::Features, units::Ino};
 
-use super::{Credentials, FileSystem, Result, to_errno};
+use super::{Credentials, FileSystem, Result, rest::Call, to_errno};
 use crate::{
     CallerMemory, Errno,
     credentials::Capability,
@@ -59,6 +59,7 @@ impl FileSystem {
         request: EncryptionRequest,
         memory: CallerMemory,
     ) -> Result<Vec<u8>> {
+        let call = self.begin_call(caller);
         if !self.read_lock()?.superblock().features.has(Features::ENCRYPT) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -76,7 +77,7 @@ impl FileSystem {
                 Ok(encryption::status(&name, status))
             }
             EncryptionRequest::SetPolicy(policy) => {
-                self.set_policy(caller, ino, &policy)?;
+                self.set_policy(&call, ino, &policy)?;
                 Ok(Vec::new())
             }
             EncryptionRequest::GetPolicy => encryption::give_policy(&self.policy(ino)?, memory),
@@ -167,7 +168,8 @@ impl FileSystem {
 
     /// Makes an empty directory of the caller encrypted. Without the rights of its owner over all files, the caller must
     /// have added the key itself: otherwise it could not read its own files.
-    fn set_policy(&self, caller: Credentials, dir: Ino, policy: &EncryptionPolicy) -> Result<()> {
+    fn set_policy(&self, call: &Call<'_>, dir: Ino, policy: &EncryptionPolicy) -> Result<()> {
+        let caller = call.caller;
         let is_privileged = caller.has(Capability::Fowner);
         if caller.uid != self.stat(dir)?.uid && !is_privileged {
             return Err(Errno::ACCESS);
@@ -177,7 +179,7 @@ impl FileSystem {
         if matches!(name, KeyName::Identifier(_)) && !has_added && !is_privileged {
             return Err(Errno::NOKEY);
         }
-        self.write_lock_for(caller)?.begin().set_encryption_policy(dir, policy).map_err(to_errno)
+        call.write_lock()?.begin().set_encryption_policy(dir, policy).map_err(to_errno)
     }
 
     fn policy(&self, ino: Ino) -> Result<EncryptionPolicy> {

@@ -2,13 +2,63 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{FileSystem, Result, to_errno};
-use crate::volume_lock::Writing;
+use super::{Credentials, FileSystem, Result, to_errno};
+use crate::{Errno, volume_lock::Writing};
+
+/// A call that may be under way while the front end becomes read-only. Linux refuses a remount to read-only during most
+/// changes, and while a file is open for writing, but not during an ioctl, whose file may be open for reading only.
+///
+/// Each part of the call locks the volume by a method of this type. So a call that began before the volume came to
+/// [rest](FileSystem::rest) ends with its current part, and does not end the rest.
+pub(super) struct Call<'a> {
+    fs: &'a FileSystem,
+    /// The caller.
+    pub(super) caller: Credentials,
+    /// Number of times that the volume had come to rest when the call began.
+    rests: u64,
+}
+
+impl<'a> Call<'a> {
+    /// Locks the volume for the next part of the call.
+    ///
+    /// # Errors
+    /// `EROFS` if the volume has come to rest since the call began; those of [`FileSystem::write_lock`].
+    pub(super) fn write_lock(&self) -> Result<Writing<'a>> {
+        let mut volume = self.lock_unprepared()?;
+        self.fs.prepare_change(&mut volume)?;
+        Ok(volume)
+    }
+
+    /// Locks the volume for the next part of the call, which frees space. That the upkeep finds no space is not an error.
+    ///
+    /// # Errors
+    /// Those of [`write_lock`](Self::write_lock).
+    pub(super) fn lock_to_free(&self) -> Result<Writing<'a>> {
+        let mut volume = self.lock_unprepared()?;
+        self.fs.prepare_to_free(&mut volume)?;
+        Ok(volume)
+    }
+
+    fn lock_unprepared(&self) -> Result<Writing<'a>> {
+        let volume = self.fs.lock_unprepared(self.fs.limits_for(self.caller))?;
+        if self.fs.is_resting() && self.fs.rests.load(Ordering::Relaxed) != self.rests {
+            return Err(Errno::ROFS);
+        }
+        self.fs.end_rest();
+        Ok(volume)
+    }
+}
 
 impl FileSystem {
+    /// Begins a call, before it waits for anything.
+    pub(super) fn begin_call(&self, caller: Credentials) -> Call<'_> {
+        Call { fs: self, caller, rests: self.rests.load(Ordering::Relaxed) }
+    }
+
     /// Makes everything durable and leaves the volume on the device as an unmount does, after the front end has become
     /// read-only. From then on no access times are kept, no segments are cleaned, and no blocks are discarded. Later changes
-    /// are possible, and end this state. A discard that is under way has ended when this returns.
+    /// are possible, and end this state. A discard that is under way has ended when this returns. An ioctl that is under way
+    /// ends with `EROFS` before its next part.
     ///
     /// A removed file may lose its last user afterwards. It is freed then, and the next tick of
     /// [`IdleWork`](crate::IdleWork) leaves the volume as an unmount does again.
@@ -19,6 +69,7 @@ impl FileSystem {
         }
         // Even after an error: the front end is read-only, and the next tick tries again.
         self.is_resting.store(true, Ordering::Relaxed);
+        self.rests.fetch_add(1, Ordering::Relaxed);
         let discards = volume.discards().clone();
         discards.pause();
         let written = self.write_as_unmounted(&mut volume);
@@ -62,16 +113,22 @@ mod tests {
     use block::{Hooked, MemoryDevice, Verb};
     use f2fs::{
         engine::{Engine, Options},
-        format::checkpoint::Flags,
+        format::{
+            checkpoint::Flags,
+            verity::{HashAlgorithm, Parameters},
+        },
         units::{Ino, Time},
     };
 
     use super::*;
     use crate::{
-        Atime, BackgroundGc, Credentials, Errno, IdleWork, Settings, WriteMode, file_system::tests::format,
+        Atime, BackgroundGc, CallerMemory, Credentials, Errno, IdleWork, Settings, VerityRequest, WriteMode,
+        file_system::{OpenFor, OpenMode, tests::format},
+        ioctl::{Request, TrimRange},
     };
 
     const USER: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
+    const EVERYTHING: TrimRange = TrimRange { start: 0, length: u64::MAX, least: 0 };
     const PUNCH_HOLE_AND_KEEP_SIZE: u32 = 3;
 
     struct Mounted {
@@ -90,7 +147,7 @@ mod tests {
         /// Mounts a new volume. `hook` is called before each request.
         fn hooked(bytes: u64, hook: impl Fn(Verb) + Send + Sync + 'static) -> Mounted {
             let device = Arc::new(MemoryDevice::new(bytes));
-            drop(format(&device, ""));
+            drop(format(&device, "verity"));
             let changes = Arc::new(AtomicU64::new(0));
             let count = changes.clone();
             let hooked = Hooked::new(device.clone(), move |verb, _| {
@@ -121,6 +178,27 @@ mod tests {
             }
             self.fs.clean_in_idle_time().unwrap();
             self.changes.load(Ordering::Relaxed) - before
+        }
+
+        /// Checks that nothing is written or discarded any more, and that the volume is as an unmount leaves it. `changes` is
+        /// the number of writes and discards when it came to rest.
+        fn assert_rest_since(&self, changes: u64) {
+            assert!(self.fs.is_resting());
+            assert_eq!(self.changes.load(Ordering::Relaxed), changes);
+            assert_eq!(self.work(), 0);
+            assert!(self.is_unmounted_on_device());
+        }
+
+        /// Comes to rest. Returns the number of writes and discards until then.
+        fn rest(&self) -> u64 {
+            self.fs.rest().unwrap();
+            self.changes.load(Ordering::Relaxed)
+        }
+
+        fn wait_for_writers(&self, count: u64) {
+            while self.fs.waiting_writers() < count {
+                std::thread::yield_now();
+            }
         }
 
         fn is_unmounted_on_device(&self) -> bool {
@@ -242,23 +320,138 @@ mod tests {
     }
 
     #[test]
+    fn a_trim_under_way_ends_when_the_volume_comes_to_rest() {
+        let mounted = Mounted::new(256 << 20);
+        let fs = &mounted.fs;
+        let (calls, at_rest) = (AtomicU64::new(0), AtomicU64::new(0));
+        // Between two of the first requests.
+        let comes_to_rest = || {
+            if calls.fetch_add(1, Ordering::Relaxed) == 2 {
+                at_rest.store(mounted.rest(), Ordering::Relaxed);
+            }
+            false
+        };
+        assert_eq!(fs.trim(USER, EVERYTHING, &comes_to_rest), Err(Errno::ROFS));
+        mounted.assert_rest_since(at_rest.into_inner());
+        assert!(fs.trim(USER, EVERYTHING, &|| false).unwrap() > 128 << 20, "a later call is a change");
+        assert!(!fs.is_resting());
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn a_call_that_waits_while_the_volume_comes_to_rest_changes_nothing() {
+        let mounted = Mounted::new(64 << 20);
+        let fs = &mounted.fs;
+        mounted.create(b"file");
+        std::thread::scope(|scope| {
+            let held = fs.quiet_write_lock().unwrap();
+            let rest = scope.spawn(|| mounted.rest());
+            mounted.wait_for_writers(2);
+            let trim = scope.spawn(|| fs.trim(USER, EVERYTHING, &|| false));
+            mounted.wait_for_writers(3);
+            drop(held);
+            assert_eq!(trim.join().unwrap(), Err(Errno::ROFS));
+            mounted.assert_rest_since(rest.join().unwrap());
+        });
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn a_sealing_under_way_ends_when_the_volume_comes_to_rest() {
+        let mounted = Mounted::new(256 << 20);
+        let fs = &mounted.fs;
+        let ino = mounted.create(b"file");
+        for offset in (0..40 << 20).step_by(1 << 20) {
+            fs.write(USER, ino, offset, &vec![7; 1 << 20], WriteMode::default()).unwrap();
+        }
+        let seal = |is_interrupted: &dyn Fn() -> bool| {
+            let parameters =
+                Parameters { algorithm: HashAlgorithm::Sha256, log_block_bytes: 12, salt: Vec::new() };
+            let request = VerityRequest::Enable(parameters, Vec::new());
+            fs.verity_ioctl(USER, ino, request, CallerMemory { pid: 0, address: 0 }, is_interrupted).map(drop)
+        };
+        // While it waits for a writer, and while it makes the tree.
+        for (is_written, nth) in [(true, 0), (false, 5)] {
+            if is_written {
+                let mode = OpenMode { open_for: OpenFor::Writing, ..OpenMode::default() };
+                fs.open(USER, ino, mode).unwrap();
+            }
+            mounted.create(format!("{nth}").as_bytes());
+            let (calls, at_rest) = (AtomicU64::new(0), AtomicU64::new(0));
+            let comes_to_rest = || {
+                if calls.fetch_add(1, Ordering::Relaxed) == nth {
+                    if is_written {
+                        fs.close(ino, OpenFor::Writing);
+                    }
+                    at_rest.store(mounted.rest(), Ordering::Relaxed);
+                }
+                false
+            };
+            assert_eq!(seal(&comes_to_rest), Err(Errno::ROFS), "{nth}");
+            mounted.assert_rest_since(at_rest.into_inner());
+            assert!(!fs.stat(ino).unwrap().sealed);
+        }
+        seal(&|| false).unwrap();
+        assert!(fs.stat(ino).unwrap().sealed && !fs.is_resting());
+        let mut content = [0; 4096];
+        fs.read(ino, 39 << 20, &mut content).unwrap();
+        assert_eq!(content, [7; 4096]);
+        fs.unmount().unwrap();
+    }
+
+    #[test]
+    fn a_defragmentation_under_way_ends_when_the_volume_comes_to_rest() {
+        const BLOCKS: u64 = 3072;
+        let (begun, has_begun) = mpsc::channel();
+        let (go, may_go) = mpsc::channel::<()>();
+        let (waits, may_go) = (Arc::new(AtomicBool::new(false)), Mutex::new(may_go));
+        let wait = waits.clone();
+        let mounted = Mounted::hooked(128 << 20, move |verb| {
+            if verb == Verb::Write && wait.swap(false, Ordering::SeqCst) {
+                begun.send(()).unwrap();
+                may_go.lock().unwrap().recv().unwrap();
+            }
+        });
+        let fs = &mounted.fs;
+        let files = [mounted.create(b"one"), mounted.create(b"two")];
+        for block in 0..BLOCKS {
+            for ino in files {
+                fs.write(USER, ino, block * 4096, &[7; 4096], WriteMode::default()).unwrap();
+            }
+        }
+        fs.sync().unwrap();
+        let defragment = || {
+            let range = [0_u64.to_ne_bytes(), (BLOCKS * 4096).to_ne_bytes()].concat();
+            fs.ioctl(USER, files[0], OpenFor::Reading, &Request::parse(0xC010_F508, &range).unwrap())
+        };
+        waits.store(true, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let moves = scope.spawn(defragment);
+            // Within its first part.
+            has_begun.recv().unwrap();
+            let rest = scope.spawn(|| mounted.rest());
+            mounted.wait_for_writers(2);
+            go.send(()).unwrap();
+            assert_eq!(moves.join().unwrap(), Err(Errno::ROFS));
+            mounted.assert_rest_since(rest.join().unwrap());
+        });
+        defragment().unwrap();
+        fs.unmount().unwrap();
+    }
+
+    #[test]
     fn cleaning_in_idle_times_breaks_off_for_a_writer_that_waits() {
         let (mounted, ino, end) = fragmented();
         let fs = &mounted.fs;
         fs.sync().unwrap();
-        let wait_for = |writers| {
-            while fs.waiting_writers() < writers {
-                std::thread::yield_now();
-            }
-        };
         let version = || fs.read_lock().unwrap().last_checkpoint().version;
         let before = version();
         std::thread::scope(|scope| {
             let held = fs.quiet_write_lock().unwrap();
             let cleaner = scope.spawn(|| fs.clean_in_idle_time().unwrap());
-            wait_for(2);
+            mounted.wait_for_writers(2);
             let writer = scope.spawn(|| fs.quiet_write_lock().unwrap().last_checkpoint().version);
-            wait_for(3);
+            mounted.wait_for_writers(3);
             drop(held);
             cleaner.join().unwrap();
             assert_eq!(writer.join().unwrap(), before, "no section was emptied before the writer's turn");

@@ -12,7 +12,7 @@ use f2fs::{
     units::Ino,
 };
 
-use super::{Credentials, FileSystem, Result, to_errno};
+use super::{Credentials, FileSystem, Result, rest::Call, to_errno};
 use crate::{
     CallerMemory, Errno,
     verity::{self, Metadata, MetadataRange, VerityAnswer, VerityRequest},
@@ -40,12 +40,13 @@ impl FileSystem {
         memory: CallerMemory,
         is_interrupted: &dyn Fn() -> bool,
     ) -> Result<VerityAnswer> {
+        let call = self.begin_call(caller);
         if !self.has_verity() {
             return Err(Errno::OPNOTSUPP);
         }
         match request {
             VerityRequest::Enable(parameters, signature) => {
-                self.seal(caller, ino, &parameters, &signature, is_interrupted)?;
+                self.seal(&call, ino, &parameters, &signature, is_interrupted)?;
                 Ok(VerityAnswer::default())
             }
             VerityRequest::Measure { room_bytes, by } => {
@@ -60,7 +61,7 @@ impl FileSystem {
     /// Seals a file that nobody writes to. Until the end, nobody can.
     fn seal(
         &self,
-        caller: Credentials,
+        call: &Call<'_>,
         ino: Ino,
         parameters: &Parameters,
         signature: &[u8],
@@ -72,7 +73,7 @@ impl FileSystem {
             FileType::Directory => return Err(Errno::ISDIR),
             _ => return Err(Errno::INVAL),
         }
-        if !self.may_write(&*self.read_lock()?, caller, &stat)? {
+        if !self.may_write(&*self.read_lock()?, call.caller, &stat)? {
             return Err(Errno::ACCESS);
         }
         for _ in 0..WAITS {
@@ -82,20 +83,20 @@ impl FileSystem {
             thread::sleep(WAIT);
         }
         let _denial = self.inodes.deny_writers(ino)?;
-        self.seal_denied(caller, ino, parameters, signature, is_interrupted)
+        self.seal_denied(call, ino, parameters, signature, is_interrupted)
     }
 
     /// Seals a file whose writers are denied. Others may read while a part is hashed, and change other files between two parts.
     fn seal_denied(
         &self,
-        caller: Credentials,
+        call: &Call<'_>,
         ino: Ino,
         parameters: &Parameters,
         signature: &[u8],
         is_interrupted: &dyn Fn() -> bool,
     ) -> Result<()> {
         // The exclusive lock waits for the end of a truncation that began before the denial.
-        let volume = self.write_lock_for(caller)?;
+        let volume = call.write_lock()?;
         let mut sealing = volume.begin_sealing(ino, parameters, signature).map_err(to_errno)?;
         drop(volume);
         let mut is_begun = false;
@@ -104,7 +105,7 @@ impl FileSystem {
                 return Err(Errno::INTR);
             }
             if self.read_lock()?.hash_part(sealing).map_err(to_errno)? {
-                return self.write_lock_for(caller);
+                return call.write_lock();
             }
         };
         loop {
@@ -116,8 +117,9 @@ impl FileSystem {
                 Err(errno) => {
                     // Blocks that are reserved past the end stay if no tree was begun.
                     if is_begun {
-                        // After an error of the upkeep this may fail, too. The first error tells more.
-                        let given_up = self.lock_to_free(self.limits_for(caller));
+                        // After an error of the upkeep this may fail, too. At rest it does, and the next change of the
+                        // file's size frees the tree. The first error tells more.
+                        let given_up = call.lock_to_free();
                         let _ = given_up.map(|mut volume| volume.begin().give_up_sealing(&sealing));
                     }
                     return Err(errno);
