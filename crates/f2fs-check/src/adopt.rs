@@ -1,7 +1,7 @@
 //! Nodes that the NAT has lost: their blocks are valid and carry their numbers, and the NAT names no valid block.
 //!
 //! In a sound volume, the valid blocks of node segments are those that the NAT names. Each other one is a node that
-//! the NAT lost, if footer and summary agree on its number: a block of the NAT was overwritten, or is old. But a block of
+//! the NAT lost, if no summary contradicts the number in its footer: a block of the NAT was overwritten, or is old. But a block of
 //! the SIT may be old, too, and then marks blocks of nodes that were removed. Nodes of which the NAT names another block
 //! tell the two apart: the older block is that of the old table.
 
@@ -11,7 +11,7 @@ use f2fs::{
     Place,
     engine::{Geometry, Io},
     format::{BLOCKS_PER_SEGMENT, checkpoint::RESERVED_NIDS, nat::NatEntry, node::NodeFooter, sit},
-    units::{BlockAddr, Nid},
+    units::{BlockAddr, CheckpointVer, Nid},
 };
 use rustc_hash::FxHashMap;
 
@@ -25,10 +25,11 @@ use crate::{
     table::{Table, fact},
 };
 
-/// Finds the nodes that the NAT has lost, and returns their entries.
+/// Finds the nodes that the NAT has lost, and returns their entries. `version` is that of the checkpoint.
 pub fn find(
     io: &Io,
     geometry: &Geometry,
+    version: CheckpointVer,
     table: &Table,
     segments: &Segments,
     summaries: &mut Summaries,
@@ -53,20 +54,28 @@ pub fn find(
         read_runs(io, unnamed, |addr, (), bytes| {
             let Ok(bytes) = bytes else { return };
             let footer = NodeFooter::of(bytes);
-            let is_possible = footer.nid.0 >= RESERVED_NIDS && footer.nid < geometry.nids_end();
-            let is_owner = summaries.owner(io, addr).is_some_and(|owned| owned.owner.nid == footer.nid);
-            if !is_possible || !is_owner || footer.ino.0 < RESERVED_NIDS || candidates.len() >= ODD_MAX {
+            let is_owner = match summaries.owner(io, addr) {
+                Some(owned) => owned.owner.nid == footer.nid,
+                // A checkpoint without an unmount has no summaries of the node logs. Nodes that fsyncs wrote after it
+                // have its version, and are rolled forward.
+                None => footer.cp_ver as u32 != version.0 as u32,
+            };
+            if !is_possible(geometry, footer.nid)
+                || !is_owner
+                || footer.ino.0 < RESERVED_NIDS
+                || candidates.len() >= ODD_MAX
+            {
                 return;
             }
             let stored = table.find(footer.nid);
-            let (version, stored) = match stored {
+            let (nat_version, stored) = match stored {
                 Some(entry) if segments.is_marked(table.addr(entry)) => return,
                 Some(entry) => (table.version(entry), table.addr(entry)),
                 None => (0, BlockAddr::NULL),
             };
             // The lower half is the checkpoint's version; the newest block counts.
             let age = footer.cp_ver as u32;
-            let entry = NatEntry { version, ino: footer.ino, addr };
+            let entry = NatEntry { version: nat_version, ino: footer.ino, addr };
             if candidates.get(&footer.nid).is_none_or(|(other, ..)| *other < age) {
                 candidates.insert(footer.nid, (age, stored, entry));
             }
@@ -92,6 +101,11 @@ pub fn find(
         found.insert(nid, entry);
     }
     found
+}
+
+/// Returns true if a node of the volume can have this number.
+pub fn is_possible(geometry: &Geometry, nid: Nid) -> bool {
+    nid.0 >= RESERVED_NIDS && nid < geometry.nids_end()
 }
 
 /// Returns the finding of a node at `addr` for which the NAT has the address `stored`.

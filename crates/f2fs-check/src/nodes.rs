@@ -2,7 +2,8 @@
 //!
 //! Three structures tell which node a block holds: the NAT, the block's footer and the summary of its
 //! segment. Where one of them contradicts the two others, the check reports it and goes on with the right
-//! number, so that one wrong number is one finding.
+//! number, so that one wrong number is one finding. A checkpoint without an unmount has no summaries of the node
+//! logs; in their segments the inode in the footer counts instead.
 
 use f2fs::{
     Place, Result,
@@ -17,6 +18,7 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     Certainty, Finding, Fix, Kind, Loss, Slot, Stage,
+    adopt::is_possible,
     checker::{Checker, Fault, ODD_MAX},
     inodes::has_map,
     reader::{parse_node, read_runs},
@@ -29,6 +31,8 @@ const TELL_EVERY: u64 = 1024;
 /// Byte offsets in a footer.
 const FOOTER_INO: usize = 4;
 const FOOTER_FLAG: usize = 8;
+/// Mark of a node of anything but a directory, in the footer's flags.
+const COLD: u32 = 1;
 /// Bits of the footer's flags below the offset.
 const OFFSET_SHIFT: u32 = 3;
 
@@ -85,14 +89,18 @@ impl Checker<'_> {
         let owned = self.summaries.owner(&self.io, addr);
         if footer.nid != nid {
             let other = self.table.find(footer.nid).map(|other| self.table.addr(other));
-            let summary_agrees = owned.is_some_and(|owned| owned.owner.nid == nid);
-            let is_lost = !summary_agrees || other == Some(addr) || self.is_no_inode(nid, entry, bytes);
-            if is_lost || self.is_other_node(entry, &footer) {
+            let is_confirmed = match owned {
+                Some(owned) => owned.owner.nid == nid,
+                None => footer.ino == self.table.ino(entry) || !is_possible(&self.geometry, footer.nid),
+            };
+            let is_lost = !is_confirmed || other == Some(addr) || self.is_no_inode(nid, entry, bytes);
+            if is_lost || self.is_other_node(nid, entry, &footer) {
                 self.lost.add(nid, addr);
                 self.table.note(entry, fact::BROKEN);
                 return;
             }
-            let known = format!("the footer says {}; NAT and summary say {nid}", footer.nid);
+            let others = if owned.is_some() { "NAT and summary say" } else { "the NAT says" };
+            let known = format!("the footer says {}; {others} {nid}", footer.nid);
             self.add(Kind::FooterNid, Place::Node(nid, addr), known);
             footer.nid = nid;
         }
@@ -172,11 +180,17 @@ impl Checker<'_> {
     }
 
     /// Returns true if the footer of a block, which has another nid than the NAT, is that of another node as a whole: a write
-    /// went to the wrong place. One wrong number leaves the others right.
-    fn is_other_node(&self, entry: Entry, footer: &NodeFooter) -> bool {
+    /// went to the wrong place. One wrong number leaves the others right, and a footer of zeroes or ones names no node.
+    fn is_other_node(&self, nid: Nid, entry: Entry, footer: &NodeFooter) -> bool {
+        if !is_possible(&self.geometry, footer.nid) {
+            return false;
+        }
         let other = self.table.find(footer.nid).filter(|other| self.table.ino(*other) == footer.ino);
         if footer.ino != self.table.ino(entry) {
             return footer.is_inode() || other.is_some();
+        }
+        if self.table.ino(entry) == Ino::from(nid) {
+            return footer.offset != 0 && other.is_some();
         }
         let is_at = |entry: Entry| {
             self.table.has(entry, fact::REACHED).then(|| self.table.parent_offset(entry) == footer.offset)
@@ -429,14 +443,14 @@ impl Checker<'_> {
     }
 }
 
-/// Sets numbers and offset of a footer, and keeps its other fields.
+/// Sets numbers, offset and mark of cold nodes of a footer, and keeps its other fields.
 pub fn set_footer(bytes: &mut [u8], footer: &NodeFooter) {
     let at = bytes.len() - NODE_FOOTER_BYTES;
     bytes[at..at + 4].copy_from_slice(&footer.nid.0.to_le_bytes());
     bytes[at + FOOTER_INO..at + FOOTER_INO + 4].copy_from_slice(&footer.ino.0.to_le_bytes());
     let flag = &mut bytes[at + FOOTER_FLAG..at + FOOTER_FLAG + 4];
-    let low = u32::from(flag[0]) & ((1 << OFFSET_SHIFT) - 1);
-    flag.copy_from_slice(&(low | footer.offset << OFFSET_SHIFT).to_le_bytes());
+    let low = u32::from(flag[0]) & ((1 << OFFSET_SHIFT) - 1) & !COLD;
+    flag.copy_from_slice(&(low | u32::from(footer.cold) | footer.offset << OFFSET_SHIFT).to_le_bytes());
 }
 
 /// Makes the bytes of an inode block say that they are inode `ino`.

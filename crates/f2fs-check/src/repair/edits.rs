@@ -101,9 +101,12 @@ impl Edits<'_> {
     fn apply(&mut self, fix: &Fix) -> Result<()> {
         match fix {
             Fix::Footer { nid, ino, offset } => {
+                let kind = self.kind(*ino);
                 if let Some(bytes) = self.node(*nid) {
-                    let footer =
-                        NodeFooter { nid: *nid, ino: *ino, offset: *offset, ..NodeFooter::of(bytes) };
+                    let stored = NodeFooter::of(bytes);
+                    // The log of a node follows from the mark, and Linux rolls only the warm one forward.
+                    let cold = kind.map_or(stored.cold, |kind| kind != FileType::Directory);
+                    let footer = NodeFooter { nid: *nid, ino: *ino, offset: *offset, cold, ..stored };
                     set_footer(bytes, &footer);
                 }
             }
@@ -152,11 +155,16 @@ impl Edits<'_> {
     /// Makes a node without children, and names it at a place in its parent.
     fn make_indirect(&mut self, slot: Slot, ino: Ino, offset: u32) -> Result<()> {
         let nid = self.free_nid().ok_or_else(|| Error::Invalid("the NAT has no free entry".into()))?;
-        let inode = self.node(ino.into()).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
-        let kind = inode.and_then(FileType::from_mode).unwrap_or(FileType::Regular);
+        let kind = self.kind(ino).unwrap_or(FileType::Regular);
         self.make_node(nid, ino, offset, kind)?;
         self.put(slot, &nid.0.to_le_bytes());
         Ok(())
+    }
+
+    /// The kind of an inode, by its mode.
+    fn kind(&mut self, ino: Ino) -> Option<FileType> {
+        let bytes = self.node(ino.into())?;
+        FileType::from_mode(u16::from_le_bytes([bytes[0], bytes[1]]))
     }
 
     /// Makes an empty node, in a free block.

@@ -19,8 +19,10 @@ mod kept;
 mod lost;
 mod lost_names;
 mod misdirected;
+mod sectors;
 #[path = "../support/mod.rs"]
 mod support;
+mod unmounted;
 #[path = "../support/volume.rs"]
 mod volume;
 

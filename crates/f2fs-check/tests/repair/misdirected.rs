@@ -65,3 +65,14 @@ fn a_node_that_another_one_of_its_file_overwrote_gets_its_own_addresses_back() {
     let content = volume.read("/big").unwrap();
     assert!((0..2000).all(|n| content[n * BLOCK] == (n % 255) as u8), "{losses:?}");
 }
+
+#[test]
+fn a_file_whose_inode_a_node_of_its_own_overwrote_keeps_its_content() {
+    let d = Damaged::new();
+    let big = d.ino("/big");
+    copy(&d, d.child(big, 0), big.into());
+    let (volume, losses) = after(&d);
+    let content = volume.read("/big").unwrap();
+    assert!((0..2000).all(|n| content[n * BLOCK] == (n % 255) as u8), "{losses:?}");
+    assert!(losses.iter().any(|line| line.contains("attributes")), "{losses:?}");
+}

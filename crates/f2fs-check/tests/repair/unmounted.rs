@@ -1,0 +1,77 @@
+//! Damage after a power cut: the newest checkpoint is not that of an unmount, and has no summaries of the node logs.
+
+use f2fs::format::checkpoint::Flags;
+
+use super::*;
+
+/// Number of files in the directory "new".
+const FILES: u32 = 90;
+/// Bytes of an entry of the NAT.
+const NAT_ENTRY: usize = 9;
+
+fn new(n: u32) -> String {
+    format!("/new/file {n}")
+}
+
+/// Makes files whose nodes lie in the current segment of their log, and a checkpoint, and cuts the power.
+fn cut() -> Damaged {
+    let d = Damaged::new();
+    let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
+    let dir = volume.begin(Caller::ADMIN).create(ROOT, b"new", &NewNode::new(0o040_755)).unwrap();
+    for n in 0..FILES {
+        let name = format!("file {n}");
+        let ino = volume.begin(Caller::ADMIN).create(dir, name.as_bytes(), &NewNode::new(0o100_644)).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, 0, &vec![n as u8 + 1; BLOCK * (n as usize % 3)]).unwrap();
+    }
+    volume.checkpoint().unwrap();
+    drop(volume);
+    let d = d.at_last_checkpoint();
+    assert!(!d.checkpoint().1.flags.has(Flags::UMOUNT));
+    let (segment, _) = d.position(d.addr(d.ino(&new(FILES - 1)).into()));
+    assert!(d.is_log(segment), "the nodes lie in the segment of a log");
+    d
+}
+
+/// Repairs a volume: everything is as before.
+fn loses_nothing(d: &Damaged, sound: &std::collections::BTreeMap<String, String>) {
+    let plan = repair_of(&d.device);
+    assert_eq!(plan.losses, Vec::<String>::new());
+    plan.apply(&*d.device).unwrap();
+    let report = support::report(d.device.clone());
+    assert!(report.is_clean(), "{}", support::lines(&report));
+    model::fsck::fsck(&d.device).expect("fsck.f2fs finds nothing");
+    let found = contents(&d.device);
+    let lost: Vec<&String> =
+        sound.iter().filter(|(path, line)| found.get(*path) != Some(line)).map(|(path, _)| path).collect();
+    assert!(lost.is_empty() && found.len() == sound.len(), "{lost:?}");
+}
+
+#[test]
+fn a_file_whose_nat_entry_is_zero_stays() {
+    let d = cut();
+    let sound = contents(&d.device);
+    d.put_nat(d.ino(&new(FILES - 1)).into(), 0, &[0; NAT_ENTRY]);
+    loses_nothing(&d, &sound);
+}
+
+#[test]
+fn files_whose_block_of_the_nat_is_zero_stay() {
+    let d = cut();
+    let sound = contents(&d.device);
+    let (block, _) = d.nat_place(d.ino(&new(FILES - 1)).into());
+    let of_block = (0..FILES).filter(|n| d.nat_place(d.ino(&new(*n)).into()).0 == block).count();
+    assert!(of_block > 30, "the block has the entries of {of_block} files");
+    d.put(block, 0, &[0; BLOCK]);
+    loses_nothing(&d, &sound);
+}
+
+#[test]
+fn a_file_whose_footer_has_one_wrong_bit_stays() {
+    let d = cut();
+    let sound = contents(&d.device);
+    for (n, bit) in [(3, 2), (4, 17), (5, 30)] {
+        let ino = d.ino(&new(n));
+        d.put_node(ino.into(), FOOTER, &le(ino.0 ^ 1 << bit));
+    }
+    loses_nothing(&d, &sound);
+}
