@@ -158,9 +158,7 @@ impl Checker<'_> {
         let end = end.next_multiple_of(holder.cluster_blocks() as u64);
         let covered = usize::try_from(end.saturating_sub(holder.first_block)).unwrap_or(usize::MAX);
         let past = addrs.get(covered..).unwrap_or(&[]).iter().filter(|addr| addr.is_real()).count();
-        let is_meant = inode.has_advise(advise::KEEP_SIZE)
-            || inode.has_advise(advise::VERITY)
-            || inode.has_inline(inline::PIN);
+        let is_meant = inode.has_advise(advise::PAST_END | advise::VERITY) || inode.has_inline(inline::PIN);
         if past > 0
             && !is_meant
             && (self.past_size.len() < ODD_MAX || self.past_size.contains_key(&holder.ino))

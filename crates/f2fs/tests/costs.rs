@@ -9,7 +9,7 @@ use block::{Counted, Device, MemoryDevice};
 use f2fs::{
     Error,
     engine::{Caller, Engine, FileSize, NewNode, Options, RenameMode},
-    format::BlockSize,
+    format::{BlockSize, inode::advise},
     units::Ino,
 };
 
@@ -58,6 +58,31 @@ fn an_allocation_that_cannot_fit_is_refused_before_a_node_of_the_file_is_read() 
     }
     let reads = device.take_counts().reads;
     assert!(reads < NODES / 4, "{reads} reads");
+}
+
+/// A file that was reserved in parts, as front ends do, had its new part searched for content, node by node.
+#[test]
+fn growing_into_reserved_blocks_reads_no_node_of_them() {
+    const NODES: u64 = 24;
+    let (device, mut volume) = format(320 << 20);
+    let end = NODES * 1018 * BLOCK;
+    let mut reserved = Vec::new();
+    for name in [b"truncated", b"allocated"] {
+        let ino = volume.begin(Caller::ADMIN).create(ROOT, name, &NewNode::new(FILE)).unwrap();
+        volume.begin(Caller::ADMIN).allocate_range(ino, 0, end, FileSize::Stays).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, 0, b"content").unwrap();
+        reserved.push(ino);
+    }
+    let mut volume = reopen(&device, volume, options(64 << 20));
+    volume.begin(Caller::ADMIN).truncate(reserved[0], end).unwrap();
+    let reads = device.take_counts().reads;
+    assert!(reads < NODES / 4, "{reads} reads");
+    // The end of the reserved blocks is looked up.
+    volume.begin(Caller::ADMIN).allocate_range(reserved[1], end - BLOCK, BLOCK, FileSize::Grows).unwrap();
+    let reads = device.take_counts().reads;
+    assert!(reads < NODES / 4, "{reads} reads");
+    let has_more = |ino| volume.inode(ino).unwrap().has_advise(advise::KEEP_SIZE);
+    assert!(!has_more(reserved[1]), "nothing is past its end any more");
 }
 
 #[test]

@@ -328,7 +328,7 @@ fn an_fsync_during_a_sealing_keeps_the_size() {
 #[test]
 fn the_tree_of_an_interrupted_sealing_does_not_become_content() {
     type Grow = fn(&mut Engine, Ino, u64) -> f2fs::Result<()>;
-    let ways: [(&str, Grow); 5] = [
+    let ways: [(&str, Grow); 6] = [
         ("truncate", |volume, ino, end| volume.begin(Caller::ADMIN).truncate(ino, end)),
         ("write", |volume, ino, end| volume.begin(Caller::ADMIN).write(ino, end - 1, &[0])),
         ("reserve", |volume, ino, end| {
@@ -337,6 +337,19 @@ fn the_tree_of_an_interrupted_sealing_does_not_become_content() {
         ("reserve, then grow", |volume, ino, end| {
             volume.begin(Caller::ADMIN).allocate_range(ino, end - 4096, 4096, FileSize::Stays)?;
             volume.begin(Caller::ADMIN).truncate(ino, end)
+        }),
+        ("reserve in parts", |volume, ino, end| {
+            let size = volume.stat(ino)?.size;
+            let part = (end - size) / 3 / 4096 * 4096;
+            volume.begin(Caller::ADMIN).allocate_range(ino, size, part, FileSize::Stays)?;
+            volume.begin(Caller::ADMIN).allocate_range(
+                ino,
+                size + part,
+                end - size - part,
+                FileSize::Grows,
+            )?;
+            assert!(volume.stat(ino)?.sectors * 512 >= end, "a part was freed");
+            Ok(())
         }),
         ("insert", |volume, ino, end| {
             let size = volume.stat(ino)?.size;
@@ -361,4 +374,22 @@ fn the_tree_of_an_interrupted_sealing_does_not_become_content() {
         let stray = found[content.len()..].iter().filter(|byte| **byte != 0).count();
         assert_eq!(stray, 0, "{name}");
     }
+}
+
+/// The reserved blocks in front of the tree went, although no tree was begun.
+#[test]
+fn a_sealing_without_room_keeps_what_is_reserved() {
+    let (_, mut volume) = volume(&["verity"]);
+    let ino = file(&mut volume, b"file", &bytes(10 << 20));
+    volume.begin(Caller::ADMIN).allocate_range(ino, 12 << 20, 1 << 20, FileSize::Stays).expect("room");
+    let (other, mut end) = (file(&mut volume, b"other", b""), 0);
+    for length in [4 << 20, 64 << 10, BLOCK] {
+        while volume.begin(Caller::ADMIN).allocate_range(other, end, length, FileSize::Grows).is_ok() {
+            end += length;
+        }
+    }
+    let before = volume.stat(ino).expect("a file").sectors;
+    let full = volume.begin(Caller::ADMIN).seal(ino, &usual(), b"");
+    assert!(matches!(full, Err(Error::NoSpace { .. })), "{full:?}");
+    assert_eq!(volume.stat(ino).expect("a file").sectors, before);
 }

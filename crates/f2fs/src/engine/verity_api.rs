@@ -145,6 +145,10 @@ impl Sealing {
     fn advance(&mut self, step: &mut Step<'_>) -> Result<Option<Descriptor>> {
         // Its attributes may have changed since the last part.
         step.engine().files().check_sealing(self.ino, &self.parameters, &self.signature)?;
+        if (self.level, self.block) == (0, 0) {
+            // What is left of an earlier sealing would be neither content nor tree.
+            step.files().finish_truncation(self.ino)?;
+        }
         while !self.hash_step(step.engine().files())? {}
         let mut hashes = mem::take(&mut self.hashes);
         if self.level == self.shape.levels() {
@@ -229,14 +233,14 @@ impl Transaction<'_> {
     /// # Errors
     /// Those of [`write`](Self::write).
     pub fn give_up_sealing(mut self, sealing: &Sealing) -> Result<()> {
-        self.step()?.files().cut_tree(sealing.ino)
+        self.step()?.files().finish_truncation(sealing.ino)
     }
 
     fn advance(step: &mut Step<'_>, sealing: &mut Sealing) -> Result<Option<Descriptor>> {
         let done = sealing.advance(step);
         if done.is_err() {
             // What this cannot free, the next change of the file's size frees. The first error tells more.
-            let _ = step.renew().and_then(|()| step.files().cut_tree(sealing.ino));
+            let _ = step.renew().and_then(|()| step.files().finish_truncation(sealing.ino));
         }
         done
     }

@@ -93,11 +93,13 @@ impl Files {
         let (start, shift) = (offset >> log, length >> log);
         let used = self.used_ranges(ino, start, size.div_ceil(1 << log))?;
         let space = self.reserve_nodes(ino, &used, |block| block + shift)?;
-        // Blocks beyond the end would be in the way.
-        self.set_size(ino, size)?;
+        // Blocks beyond the end would be in the way, also those that no mark tells of.
+        self.cut(ino, size)?;
         // Grow the file first: if the operation ends early, by an error or by a power cut after a checkpoint,
         // no block is beyond the end.
-        self.nodes.inode_mut(ino)?.head_mut().size.set(new_size);
+        let head = self.nodes.inode_mut(ino)?.head_mut();
+        head.size.set(new_size);
+        head.advise &= !advise::PAST_END;
         Ok(Shift { used, direction: Direction::Up, blocks: shift, new_size, _space: space })
     }
 

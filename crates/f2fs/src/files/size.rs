@@ -133,9 +133,7 @@ impl Files {
         let fits_inline = inode.has_inline(inline::DATA) && end <= inode.layout().inline_bytes() as u64;
         drop(inode);
         if !fits_inline {
-            if size == FileSize::Grows {
-                self.drop_tree(ino, end)?;
-            }
+            self.finish_truncation(ino)?;
             let _space = self.reserve(ino, blocks.clone())?;
             self.leave_inline(ino)?;
             let mut at = blocks.start;
@@ -146,12 +144,18 @@ impl Files {
                 at += count;
             }
         }
+        let inode = self.nodes.inode(ino)?;
+        let is_last = has_map(&inode) && self.end_of_map(&inode).is_ok_and(|reach| reach <= blocks.end);
+        drop(inode);
         let inode = self.nodes.inode_mut(ino)?;
         let grows = end > inode.head().size.get();
-        if grows && size == FileSize::Grows {
-            inode.head_mut().size.set(end);
-        } else if grows {
+        if grows && size == FileSize::Stays {
             inode.head_mut().advise |= advise::KEEP_SIZE;
+        } else if grows {
+            inode.head_mut().size.set(end);
+            if is_last {
+                inode.head_mut().advise &= !advise::KEEP_SIZE;
+            }
         }
         // Linux treats this as a change of the content (`f2fs_fallocate`).
         self.stamp(ino)
@@ -190,12 +194,12 @@ impl Files {
         } else if is_cut {
             self.cut(ino, size)?;
         } else {
-            self.drop_tree(ino, size)?;
+            self.finish_truncation(ino)?;
         }
         let head = self.nodes.inode_mut(ino)?.head_mut();
         head.size.set(size);
         if size <= old {
-            head.advise &= !advise::KEEP_SIZE;
+            head.advise &= !advise::PAST_END;
         }
         if size == 0 {
             head.inline &= !inline::COMPRESS_RELEASED;
@@ -212,23 +216,17 @@ impl Files {
         self.free_from(ino, kept)
     }
 
-    /// Frees the blocks past the end of a file that is about to get `size` bytes, if written ones would become content: a
-    /// sealing that a power cut ended leaves its tree there. Reserved blocks have no content.
-    pub(super) fn drop_tree(&mut self, ino: Ino, size: u64) -> Result<()> {
+    /// Frees the blocks past the end of a file with the mark [`TRUNC`](advise::TRUNC), before something else comes there: a
+    /// sealing that a power cut ended leaves its tree, and a direct write in Linux blocks without content. Linux does this when
+    /// it opens the file (`finish_preallocate_blocks`).
+    pub(crate) fn finish_truncation(&mut self, ino: Ino) -> Result<()> {
         let inode = self.nodes.inode(ino)?;
-        if !inode.has_advise(advise::KEEP_SIZE) || inode.compression().is_some() || !has_map(&inode) {
+        if !inode.has_advise(advise::TRUNC) {
             return Ok(());
         }
-        let log = self.geometry().block_size.log();
-        let old = inode.head().size.get();
-        let (mut next, mut has_tree) = (old.div_ceil(1 << log), false);
-        let end = size.div_ceil(1 << log).min(self.end_of_map(&inode)?);
-        while next < end && !has_tree {
-            let run = self.run(&inode, next, end)?;
-            (next, has_tree) = (run.blocks.end, run.addr.is_real());
-        }
+        let size = inode.head().size.get();
         drop(inode);
-        if has_tree { self.cut(ino, old) } else { Ok(()) }
+        self.set_size(ino, size)
     }
 
     /// Fills part of one block with zeroes, if the block exists.
@@ -282,5 +280,5 @@ impl Files {
 /// its end (Linux, `f2fs_setattr`).
 fn is_cut(inode: &NodeBlock, size: u64) -> bool {
     let old = inode.head().size.get();
-    size < old || size == old && inode.has_advise(advise::KEEP_SIZE)
+    size < old || size == old && inode.has_advise(advise::PAST_END)
 }

@@ -212,22 +212,16 @@ impl Files {
         self.end_of(&inode, end, (verity::DESCRIPTOR_BYTES + signature.len()) as u64).map(drop)
     }
 
-    /// Writes past the end of a file, which does not grow. It is marked for that, until it is sealed or cut.
+    /// Writes past the end of a file, which does not grow. Until it is sealed, its mark says that this is to be cut off.
     pub(crate) fn write_beyond(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        // A chain of fsynced nodes may have the last of these blocks, and not the mark.
-        self.nodes.since_checkpoint_mut().note_renamed([ino]);
-        self.nodes.inode_mut(ino)?.head_mut().advise |= advise::KEEP_SIZE;
         let (log, end) = (self.geometry().block_size.log(), offset + data.len() as u64);
         let _space = self.reserve(ino, offset >> log..end.div_ceil(1 << log))?;
+        // A chain of fsynced nodes may have the last of these blocks, from which roll-forward would derive the size.
+        self.nodes.since_checkpoint_mut().note_renamed([ino]);
+        self.nodes.inode_mut(ino)?.head_mut().advise |= advise::TRUNC;
         self.leave_inline(ino)?;
         let kind = self.log_of_data(&*self.nodes.inode(ino)?);
         self.write_blocks(ino, offset, data, kind)
-    }
-
-    /// Frees what there is of a tree that was not finished.
-    pub(crate) fn cut_tree(&mut self, ino: Ino) -> Result<()> {
-        let size = self.nodes.inode(ino)?.head().size.get();
-        self.set_size(ino, size)
     }
 
     /// Returns the hashes of the blocks in a range of bytes of a file, also past its end. Zeroes follow the range in its

@@ -72,7 +72,7 @@ impl Files {
         }
         let (kind, compressed) = (self.log_of_data(&inode), inode.compression().is_some());
         drop(inode);
-        self.drop_tree(ino, end)?;
+        self.finish_truncation(ino)?;
         let _space = self.reserve(ino, offset >> size.log()..end.div_ceil(size.bytes() as u64))?;
         self.leave_inline(ino)?;
 

@@ -180,14 +180,16 @@ pub mod advise {
     pub const ENCRYPT: u8 = 0x04;
     /// The name in the inode is encrypted.
     pub const ENC_NAME: u8 = 0x08;
-    /// Blocks may lie past the end of the file.
+    /// Blocks are reserved past the end of the file.
     pub const KEEP_SIZE: u8 = 0x10;
     /// Hot data, by its extension or by a hint.
     pub const HOT: u8 = 0x20;
     /// Sealed with fs-verity.
     pub const VERITY: u8 = 0x40;
-    /// A truncation is to be finished.
+    /// Blocks past the end of the file are to be freed.
     pub const TRUNC: u8 = 0x80;
+    /// The marks of blocks past the end of the file.
+    pub const PAST_END: u8 = KEEP_SIZE | TRUNC;
 }
 
 /// Bits of the head's `flags` that mean something to F2FS.

@@ -172,7 +172,7 @@ impl Names {
         // Recovery would bring the file back without its tree.
         self.nodes_mut().since_checkpoint_mut().note_renamed([ino]);
         let head = self.nodes_mut().inode_mut(ino)?.head_mut();
-        head.advise = head.advise & !advise::KEEP_SIZE | advise::VERITY;
+        head.advise = head.advise & !advise::PAST_END | advise::VERITY;
         Ok(())
     }
 
