@@ -87,6 +87,12 @@ pub struct Certainty {
 }
 
 impl Certainty {
+    /// Number of blocks that were judged.
+    pub(crate) fn blocks(&self) -> u64 {
+        let proven = self.agreeing + self.unproven + self.contradicted + self.reused;
+        proven + self.unmapped + self.missing + self.unreadable
+    }
+
     /// Judges a file.
     pub(crate) fn of(judge: Judge<'_>, inode: &Inode, pieces: &Pieces) -> Certainty {
         let version = inode.version;

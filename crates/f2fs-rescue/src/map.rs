@@ -57,6 +57,11 @@ impl Map {
             !line.is_empty() && !line.starts_with('#')
         });
         let mut map = Map::default();
+        if !is_own && lines.clone().next().is_none() {
+            return Err(Error::Invalid(
+                "an empty map; name a file that does not exist yet, or one of ddrescue".into(),
+            ));
+        }
         // The first line is the position of ddrescue itself.
         for (n, line) in lines.skip(1) {
             let bad = || Error::Invalid(format!("line {} of the map is no part: {line}", n + 1).into());
@@ -201,6 +206,7 @@ mod tests {
         assert!(!map.is_bad(&(0..4096)));
         assert!(Map::parse("0x0 + 1\n0x10 0x10 +\n0x0 0x20 -").is_err(), "parts that overlap");
         assert!(Map::parse("0x0 + 1\n0x0 zz +").is_err());
+        assert!(Map::parse("").is_err() && Map::parse("# comment\n").is_err(), "nothing would be readable");
         assert!(Map::parse("0x0 + 1\n0xFFFFFFFFFFFFFFFF 2 +").is_err());
     }
 

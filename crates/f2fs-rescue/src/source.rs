@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use f2fs::{
-    Error, Result,
+    Error, Place, Result,
     format::{FileType, inode::advise},
     units::{BlockAddr, Nid},
 };
@@ -14,7 +14,7 @@ use crate::{
     Selection,
     content::Content,
     nodes::Inode,
-    pieces::Piece,
+    pieces::{self, Piece},
     rescue::Rescue,
     walk::{Found, Step, Walk},
 };
@@ -37,6 +37,9 @@ pub struct RescueSource<'a> {
     open: Option<OpenFile>,
     /// Inode version of the last entry, if the entry is the first name of several.
     first_of: Option<BlockAddr>,
+    /// Number of bytes of data that further files may have: at first those of the volume. It bounds the size of the output if
+    /// an inode has more names than it counts.
+    budget_bytes: u64,
 }
 
 /// The last entry, which is a file.
@@ -68,6 +71,8 @@ impl<'a> RescueSource<'a> {
             ready: None,
             open: None,
             first_of: None,
+            budget_bytes: (rescue.shape.blocks.end - rescue.shape.blocks.start)
+                * rescue.shape.block_size().bytes() as u64,
         }
     }
 
@@ -98,6 +103,7 @@ impl<'a> RescueSource<'a> {
         if let Some(to) = self.links.get(&version).filter(|_| is_shared) {
             return Ok((Kind::HardLink { to: to.clone() }, metadata(&found, Vec::new())));
         }
+        let pieces = pieces.unwrap_or_else(|| pieces::pieces(self.rescue.nodes(), &inode).all);
         let content = Content { judge: self.rescue.judge(self.selection), inode: &inode };
         let (xattrs, damage) = content.xattrs();
         let device = inode.node.device_number().unwrap_or_default();
@@ -123,6 +129,11 @@ impl<'a> RescueSource<'a> {
             return Err(Error::NoKey);
         }
         let log = self.rescue.shape.block_size().log();
+        let stored_bytes = pieces.iter().map(Piece::stored_blocks).sum::<u64>() << log;
+        self.budget_bytes = self.budget_bytes.checked_sub(stored_bytes).ok_or_else(|| {
+            let what = "with it, the files have more data than the volume has blocks, so the inode has more names than it counts";
+            Error::corrupt(Place::Inode(inode.ino()), what)
+        })?;
         let content = Content { judge: self.rescue.judge(self.selection), inode: &inode };
         let inline = content.inline().filter(|bytes| !bytes.is_empty()).map(<[u8]>::to_vec);
         let cluster = inode.node.layout().cluster_blocks() as u64;
@@ -201,7 +212,7 @@ impl OpenFile {
         match self.pieces.pop() {
             None => Ok(None),
             Some(Piece::Lost { blocks }) => {
-                let place = f2fs::Place::File(self.inode.ino(), blocks.start);
+                let place = Place::File(self.inode.ino(), blocks.start);
                 let error = Error::corrupt(place, "the node with its address is lost");
                 Err(self.lost(blocks.start << log..(blocks.end << log).min(size), error))
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use f2fs::{
     Error,
     format::FileType,
-    units::{Ino, Time},
+    units::{BlockAddr, Ino, Time},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -28,6 +28,8 @@ pub enum Selection {
 
 /// Name of the directory for inodes whose directory is lost.
 const LOST_FOUND: &[u8] = b"lost+found";
+/// Number of blocks of a file from which on it is judged only under its first name.
+const LONG_BLOCKS: u64 = 1024;
 /// Bytes of the longest path. A directory below it moves to lost+found.
 const PATH_BYTES_MAX: usize = 1 << 15;
 
@@ -106,10 +108,11 @@ impl Found {
     }
 }
 
-/// A step of the walk: what was found, and the inode with the pieces of its content.
+/// A step of the walk: the rescued inode, its block, and the pieces of its content, unless an earlier step of the same inode had
+/// them.
 pub(crate) struct Step {
     pub(crate) found: Found,
-    pub(crate) inode: Option<(Inode, Vec<Piece>)>,
+    pub(crate) inode: Option<(Inode, Option<Vec<Piece>>)>,
 }
 
 /// An entry of a directory of the tree.
@@ -154,6 +157,8 @@ pub(crate) struct Walk<'a> {
     lost: Vec<u32>,
     /// Directories whose path would be too long.
     deferred: Vec<u32>,
+    /// Certainties of long files, by the addresses of the versions of their inodes.
+    judged: FxHashMap<BlockAddr, Certainty>,
 }
 
 impl<'a> Walk<'a> {
@@ -175,6 +180,7 @@ impl<'a> Walk<'a> {
             lost_name: None,
             entered: FxHashSet::default(),
             deferred: Vec::new(),
+            judged: FxHashMap::default(),
         }
     }
 
@@ -262,11 +268,20 @@ impl<'a> Walk<'a> {
     }
 
     /// Makes a step of an inode.
-    fn step(&self, inode: Inode) -> Step {
-        let rescue = self.rescue;
+    fn step(&mut self, inode: Inode) -> Step {
+        let (rescue, version) = (self.rescue, inode.version.addr());
+        if let Some(certainty) = self.judged.get(&version) {
+            return Step {
+                found: Found::of(self.path.clone(), &inode, *certainty),
+                inode: Some((inode, None)),
+            };
+        }
         let all = pieces(rescue.nodes(), &inode);
         let certainty = Certainty::of(rescue.judge(self.selection), &inode, &all);
-        Step { found: Found::of(self.path.clone(), &inode, certainty), inode: Some((inode, all.all)) }
+        if certainty.blocks() >= LONG_BLOCKS {
+            self.judged.insert(version, certainty);
+        }
+        Step { found: Found::of(self.path.clone(), &inode, certainty), inode: Some((inode, Some(all.all))) }
     }
 
     fn enter(&mut self, inode: Inode) -> Step {

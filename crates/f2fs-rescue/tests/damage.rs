@@ -389,3 +389,34 @@ fn without_the_nat_block_of_a_node_its_file_is_not_given_as_whole() {
     let certainty = large.certainty.expect("it is judged");
     assert_eq!((certainty.grade(), certainty.unproven_nodes), (Grade::Likely, 1), "{certainty}");
 }
+
+/// An inode that counted one name was copied under each of its names. Each name judged each block again, too.
+#[test]
+fn names_that_an_inode_does_not_count_do_not_multiply_its_content() {
+    let device = sound(0);
+    let large = {
+        let mut volume = Engine::open(device.clone(), VolumeOptions::new(|| NOW)).expect("a sound volume");
+        let ino = volume.resolve(b"/large", FinalSymlink::NoFollow).expect("it exists");
+        for n in 0..60 {
+            volume.begin(Caller::ADMIN).link(ino, Ino(3), format!("name {n}").as_bytes()).expect("room");
+        }
+        volume.unmount().expect("in memory");
+        volume.nat_entry(ino.into()).expect("a sound NAT").addr
+    };
+    let names = |rescued: &Rescued| {
+        let copies = rescued
+            .tree
+            .values()
+            .filter(|(entry, content)| matches!(entry.kind, Kind::File { .. }) && content.len() == 9 << 20);
+        (copies.count() as u64, rescued.found.iter().filter(|found| found.size == 9 << 20).count())
+    };
+    assert_eq!(names(&rescued(device.clone(), &Options::default())), (1, 61), "one, and hard links to it");
+    let at = u64::from(large.0) * BLOCK + offset_of!(InodeHead, links) as u64;
+    device.write(at, &1_u32.to_le_bytes()).expect("in memory");
+    let result = rescued(device.clone(), &Options::default());
+    let (copies, found) = names(&result);
+    let most = device.geometry().size_bytes / (9 << 20);
+    assert!((1..=most).contains(&copies) && found == 61, "{copies} copies, {found} names");
+    let told = result.losses.iter().filter(|loss| loss.contains("more names than it counts")).count();
+    assert_eq!(told as u64, 61 - copies);
+}
