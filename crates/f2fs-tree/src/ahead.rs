@@ -19,7 +19,7 @@ use crate::{Entry, Kind, Run, Source};
 
 /// Number of batches.
 const BATCHES: usize = 4;
-/// Bytes of data after which a batch is handed over.
+/// Bytes of data, names and attributes after which a batch is handed over.
 const BATCH_BYTES: usize = 256 << 10;
 /// Number of entries, runs and errors after which a batch is handed over.
 const BATCH_ITEMS: usize = 128;
@@ -79,6 +79,8 @@ struct Batch {
     filled: usize,
     /// Number of bytes of `data` that were taken or skipped.
     taken: usize,
+    /// Number of bytes that the entries have on the heap.
+    entry_bytes: usize,
 }
 
 enum Item {
@@ -124,6 +126,7 @@ impl Reader<'_> {
             Ok(Some(entry)) => {
                 let has_data = matches!(entry.kind, Kind::File { .. });
                 let item = if source.is_first_name() { Item::FirstName } else { Item::Entry };
+                batch.entry_bytes += entry.heap_bytes();
                 batch.items.push_back(item(entry));
                 has_data
             }
@@ -170,7 +173,7 @@ impl Reader<'_> {
     }
 
     fn swap_if_full(&self, batch: Batch) -> Result<Batch, Ended> {
-        match batch.filled >= BATCH_BYTES || batch.items.len() >= BATCH_ITEMS {
+        match batch.filled + batch.entry_bytes >= BATCH_BYTES || batch.items.len() >= BATCH_ITEMS {
             true => self.swap(batch),
             false => Ok(batch),
         }
@@ -215,7 +218,7 @@ impl Ahead<'_> {
     fn batch(&mut self) -> Option<&mut Batch> {
         while self.batch.as_ref().is_none_or(|batch| batch.items.is_empty()) {
             if let Some(mut used) = self.batch.take() {
-                (used.filled, used.taken) = (0, 0);
+                (used.filled, used.taken, used.entry_bytes) = (0, 0, 0);
                 // After its end, the thread needs no batch.
                 let _ = self.empty.send(used);
             }
@@ -291,6 +294,8 @@ impl Source for Ahead<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
     use crate::Metadata;
 
@@ -433,6 +438,48 @@ mod tests {
         assert_eq!(entries, 18_000);
         // All batches may have been full before.
         assert!(files.runs_read < 100_000, "{} of 133 million runs", files.runs_read);
+    }
+
+    /// Entries with long names of their owners, and the number of those that the caller has not had.
+    struct LongNames<'a> {
+        left: usize,
+        waiting: &'a AtomicUsize,
+        most_waiting: &'a AtomicUsize,
+    }
+
+    impl Source for LongNames<'_> {
+        fn next_entry(&mut self) -> Result<Option<Entry>> {
+            let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+            self.left = left;
+            let mut entry = file(left);
+            entry.meta.names.user = Some("n".repeat(BATCH_BYTES / 2));
+            let waiting = self.waiting.fetch_add(1, Ordering::Relaxed) + 1;
+            self.most_waiting.fetch_max(waiting, Ordering::Relaxed);
+            Ok(Some(entry))
+        }
+
+        fn next_run(&mut self, _: &mut [u8]) -> Result<Option<Run>> {
+            Ok(None)
+        }
+    }
+
+    /// 128 entries of a batch had no limit of bytes.
+    #[test]
+    fn a_batch_counts_the_bytes_of_its_entries() {
+        let (waiting, most_waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let mut source = LongNames { left: 200, waiting: &waiting, most_waiting: &most_waiting };
+        let count = read_ahead(&mut source, |source| {
+            let entries = std::iter::from_fn(|| {
+                let entry = source.next_entry().unwrap();
+                waiting.fetch_sub(usize::from(entry.is_some()), Ordering::Relaxed);
+                entry
+            });
+            entries.count()
+        });
+        assert_eq!(count, 200);
+        // Two entries fill a batch; the caller may be in the middle of another one.
+        let most = most_waiting.load(Ordering::Relaxed);
+        assert!(most <= 2 * (BATCHES + 1), "{most} entries were read ahead");
     }
 
     /// Files with two names each. The second name stands for the first one if that was refused.

@@ -13,6 +13,20 @@ pub struct Entry {
     pub meta: Metadata,
 }
 
+impl Entry {
+    /// Number of bytes of the parts that can be long: paths, targets, ranges, attributes and names.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let kind = match &self.kind {
+            Kind::File { data: Some(ranges), .. } => size_of_val(&**ranges),
+            Kind::Symlink { target: bytes } | Kind::HardLink { to: bytes } => bytes.len(),
+            _ => 0,
+        };
+        let xattrs: usize = self.meta.xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len()).sum();
+        let names = [&self.meta.names.user, &self.meta.names.group];
+        self.path.len() + kind + xattrs + names.into_iter().flatten().map(String::len).sum::<usize>()
+    }
+}
+
 /// Kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {

@@ -74,7 +74,7 @@ fn a_deep_path_takes_memory_for_its_bytes_only() {
 #[test]
 fn extended_headers_are_limited_together() {
     let value = vec![b'v'; 6 * MIB];
-    let header = |n: u32| extended(b'x', &format!("SCHILY.xattr.user.{n}"), &value);
+    let header = |n: u32| extended(b'x', &format!("comment.{n}"), &value);
     let error = read(&[header(1), header(2), header(3), member(b'0', b"")]).unwrap_err();
     assert!(error.to_string().contains("header of"), "{error}");
     // Each member has its own limit.

@@ -326,6 +326,22 @@ fn access_lists_come_from_texts_if_no_attribute_has_them() {
     );
 }
 
+/// Each of them may have had the 16 MiB of all records.
+#[test]
+fn long_names_of_owners_and_long_attributes_are_refused() {
+    let long = vec![b'n'; 257];
+    let attribute = vec![b'v'; (64 << 10) + 1];
+    for (key, value, most) in [("uname", &long, 256), ("SCHILY.xattr.user.x", &attribute, 64 << 10)] {
+        let read = |value: &[u8]| {
+            let bytes = tar_of(&[pax(&[(key, value)]), member("f", b'0', b"", |_| {})]);
+            read_all(&mut TarSource::new(&bytes[..]), 3)
+        };
+        let refused = read(value).unwrap_err().to_string();
+        assert!(refused.contains(key), "{refused}");
+        assert_eq!(read(&value[..most]).unwrap().len(), 1);
+    }
+}
+
 #[test]
 fn extended_headers_override_the_header() {
     let long = format!("{}/{}", "d".repeat(200), "f".repeat(255));
