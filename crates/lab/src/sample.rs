@@ -10,11 +10,32 @@ const WANTED: f64 = 0.95;
 /// (Tukey's fences).
 const FENCE: f64 = 1.5;
 
+/// Maximum number of runs: the smallest probability of [`Sample::interval`] is still a normal number.
+pub const RUNS_MAX: usize = 1000;
+
 /// The figures of repeated runs, in their order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Stored")]
 pub struct Sample {
     /// Figures of all runs.
     pub runs: Vec<f64>,
+}
+
+/// A sample in a file, which may be wrong.
+#[derive(Deserialize)]
+struct Stored {
+    runs: Vec<f64>,
+}
+
+impl TryFrom<Stored> for Sample {
+    type Error = String;
+
+    fn try_from(Stored { runs }: Stored) -> Result<Sample, String> {
+        match runs.len() {
+            1..=RUNS_MAX => Ok(Sample { runs }),
+            count => Err(format!("a sample of {count} runs, must be 1 to {RUNS_MAX}")),
+        }
+    }
 }
 
 /// Confidence interval of the population median.
@@ -29,9 +50,9 @@ pub struct Interval {
 }
 
 impl Sample {
-    /// Creates a sample of at least one run.
+    /// Creates a sample of 1 to [`RUNS_MAX`] runs.
     pub fn new(runs: Vec<f64>) -> Sample {
-        assert!(!runs.is_empty(), "a sample has runs");
+        assert!((1..=RUNS_MAX).contains(&runs.len()), "a sample of {} runs", runs.len());
         Sample { runs }
     }
 
@@ -46,12 +67,18 @@ impl Sample {
     pub fn interval(&self) -> Interval {
         let sorted = self.sorted();
         let n = sorted.len();
-        let mut best = (0, 1.0 - 2.0 * below(n, 0));
+        // The probability that exactly `cut` figures are below the median, and that at most so many are.
+        let mut exactly = 0.5_f64.powi(n as i32);
+        let mut at_most = exactly;
+        let mut best = (0, 1.0 - 2.0 * at_most);
         for cut in 1..n / 2 {
-            let confidence = 1.0 - 2.0 * below(n, cut);
-            if confidence >= WANTED {
-                best = (cut, confidence);
+            exactly *= (n - cut + 1) as f64 / cut as f64;
+            at_most += exactly;
+            let confidence = 1.0 - 2.0 * at_most;
+            if confidence < WANTED {
+                break;
             }
+            best = (cut, confidence);
         }
         Interval { low: sorted[best.0], high: sorted[n - 1 - best.0], confidence: best.1.max(0.0) }
     }
@@ -78,17 +105,6 @@ impl Sample {
     }
 }
 
-/// Returns the probability that at most `cut` of `n` figures are below the median.
-fn below(n: usize, cut: usize) -> f64 {
-    let mut term = 0.5_f64.powi(n as i32);
-    let mut sum = term;
-    for k in 0..cut {
-        term *= (n - k) as f64 / (k + 1) as f64;
-        sum += term;
-    }
-    sum
-}
-
 /// Returns the quantile of sorted figures, with linear interpolation.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = share * (sorted.len() - 1) as f64;
@@ -111,6 +127,18 @@ mod tests {
         }
         assert_eq!((of(5).low, of(5).high, of(5).confidence), (1.0, 5.0, 0.9375));
         assert_eq!(of(1).confidence, 0.0, "one run gives no interval");
+    }
+
+    /// 0.5 to the power of more runs than the limit is no number, and an empty sample has no median.
+    #[test]
+    fn a_file_has_one_to_a_thousand_runs() {
+        let of = |runs: usize| {
+            let stored = serde_json::json!({ "runs": vec![1.5; runs] });
+            serde_json::from_value::<Sample>(stored).map(|sample| sample.interval().confidence)
+        };
+        assert!(of(0).is_err() && of(RUNS_MAX + 1).is_err());
+        let most = of(RUNS_MAX).expect("it is read");
+        assert!((0.95..0.96).contains(&most), "{most}");
     }
 
     #[test]

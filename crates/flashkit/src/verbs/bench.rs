@@ -8,6 +8,7 @@ use lab::{
     experiment::Experiment,
     record::{Record, Records},
     report,
+    sample::RUNS_MAX,
     stop::Stop,
 };
 
@@ -35,8 +36,8 @@ pub struct Args {
     /// Run only this experiment; repeat for more.
     #[arg(short, long = "experiment", value_name = "EXPERIMENT", value_parser = lab_run::experiments(), hide_possible_values = true)]
     experiments: Vec<Experiment>,
-    /// Number of runs of each experiment.
-    #[arg(short, long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
+    /// Number of runs of each experiment, at most 1000.
+    #[arg(short, long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=RUNS_MAX as i64))]
     runs: u16,
     #[command(flatten)]
     sizes: Sizes,

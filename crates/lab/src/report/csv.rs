@@ -20,10 +20,10 @@ pub fn csv(records: &[Record]) -> String {
                 record.cell.experiment.name(),
                 quoted(&record.cell.subject()),
                 record.cell.preset.name(),
-                record.profile.0,
+                quoted(&record.profile.0),
                 quoted(&record.clock),
                 record.seed,
-                phase.part,
+                quoted(&phase.part),
                 phase.value,
                 phase.unit.sign(),
                 phase.duration_ns,
@@ -67,7 +67,7 @@ pub fn wear_csv(records: &[Record]) -> String {
                     record.cell.experiment.name(),
                     quoted(&record.cell.subject()),
                     record.cell.preset.name(),
-                    record.profile.0,
+                    quoted(&record.profile.0),
                     record.seed,
                     wear.piece_blocks.min(wear.blocks.saturating_sub(first)),
                 )
@@ -78,11 +78,13 @@ pub fn wear_csv(records: &[Record]) -> String {
     out
 }
 
-/// Quotes a value according to RFC 4180.
+/// Quotes a value according to RFC 4180. A spreadsheet takes the sign at the start of a formula for text if an apostrophe stands in
+/// front of it.
 fn quoted(value: &str) -> String {
-    match value.contains([',', '"', '\n']) {
-        true => format!("\"{}\"", value.replace('"', "\"\"")),
-        false => value.to_owned(),
+    let apostrophe = if value.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
+    match value.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{apostrophe}{}\"", value.replace('"', "\"\"")),
+        false => format!("{apostrophe}{value}"),
     }
 }
 
@@ -109,6 +111,18 @@ mod tests {
             "neither aged nor full, without merges or rounds: {}",
             lines[1]
         );
+    }
+
+    /// A spreadsheet would compute a formula in somebody else's record.
+    #[test]
+    fn names_are_quoted_and_are_no_formulas() {
+        let mut one = record(Experiment::Mount, "f2fs", &[1.5]);
+        one.profile.0 = "x,y\r=1".into();
+        one.clock = "=1+1".into();
+        one.phases[0].part = "@cmd".into();
+        let text = csv(&[one]);
+        let line = text.split_once('\n').expect("a head").1;
+        assert!(line.starts_with("mount,f2fs,desktop,\"x,y\r=1\",'=1+1,1,'@cmd,1.5,"), "{line}");
     }
 
     #[test]

@@ -220,9 +220,9 @@ impl FlashWork {
     /// Returns the share of the card's time that merges took: copies and erases of its own. `None` if the card was not
     /// busy.
     pub fn merge_share(&self) -> Option<f64> {
-        let all: u64 = self.time_ns.values().sum();
+        let all: f64 = self.time_ns.values().map(|ns| *ns as f64).sum();
         let merges = self.time_ns.get("merge").copied().unwrap_or(0);
-        (all > 0).then(|| merges as f64 / all as f64)
+        (all > 0.0).then(|| merges as f64 / all)
     }
 
     /// Returns the difference between two states of the counters.
