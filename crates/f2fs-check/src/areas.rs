@@ -16,16 +16,15 @@ use f2fs::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Finding, Fix, Kind, NewBlock, Slot,
+    Fix, Loss, NewBlock, Slot,
     checker::{Checker, ODD_MAX},
     inodes::has_map,
     names::Naming,
     reader::read_block,
-    table::{Table, fact},
 };
 
 /// Place of an area of directory entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Held {
     /// In the inode, from a byte on.
     Inode(Slot),
@@ -41,7 +40,7 @@ impl Held {
 }
 
 /// Makes a fix of the difference of two versions of an area.
-pub fn edited(held: Held, old: &[u8], new: &[u8]) -> Option<Fix> {
+fn edited(held: Held, old: &[u8], new: &[u8]) -> Option<Fix> {
     let first = old.iter().zip(new).position(|(old, new)| old != new)?;
     let last = old.iter().zip(new).rposition(|(old, new)| old != new)?;
     let bytes = new[first..=last].to_vec();
@@ -67,11 +66,43 @@ impl Checker<'_> {
         areas
     }
 
-    /// Reads an area.
-    fn area(&mut self, inode: &NodeBlock, held: Held) -> Option<Vec<u8>> {
+    /// Reads an area, with the changes so far.
+    pub fn area(&mut self, inode: &NodeBlock, held: Held) -> Option<Vec<u8>> {
+        let bytes = self.stored_area(inode, held)?;
+        Some(self.changed_area(held, &bytes).unwrap_or(bytes))
+    }
+
+    /// Reads an area as the device has it.
+    pub fn stored_area(&mut self, inode: &NodeBlock, held: Held) -> Option<Vec<u8>> {
         match held {
             Held::Inode(_) => Some(inode.inline_area().to_vec()),
             Held::Block(addr) => read_block(&self.io, addr).ok().map(<[u8]>::into_vec),
+        }
+    }
+
+    /// An area, whose bytes on the device are given, with the changes so far; `None` if there are none.
+    pub fn changed_area(&self, held: Held, bytes: &[u8]) -> Option<Vec<u8>> {
+        let changes = self.area_fixes.get(&held)?;
+        let mut changed = bytes.to_vec();
+        for number in changes {
+            let (at, bytes) = match (&self.report.fixes()[*number], held) {
+                (Fix::Data(_, at, bytes), _) => (*at, bytes),
+                (Fix::Node(slot, bytes), Held::Inode(area)) => (slot.at - area.at, bytes),
+                _ => unreachable!("the change of an area is one of bytes"),
+            };
+            changed[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        Some(changed)
+    }
+
+    /// Adds the change that makes `new` of an area, whose bytes with the changes so far are `old`.
+    pub fn change_area(&mut self, held: Held, old: &[u8], new: &[u8]) {
+        let Some(fix) = edited(held, old, new) else { return };
+        let number = self.report.fixes().len();
+        self.fix(fix);
+        // A repair that is not whole is refused.
+        if self.report.fixes().len() > number {
+            self.area_fixes.entry(held).or_default().push(number);
         }
     }
 
@@ -101,7 +132,7 @@ impl Checker<'_> {
     fn remove_names(&mut self, dir: Ino, mut kept: FxHashMap<Ino, usize>) {
         let Some(inode) = self.inode_of(dir) else { return };
         let own = self.own_names_in(&inode, &kept);
-        self.edit_areas(&inode, |_, entry, area| {
+        self.edit_areas(&inode, |_, _, entry, area| {
             let Some(kept) = kept.get_mut(&entry.ino) else { return };
             let is_first = own.get(&entry.ino).is_none_or(|own| own == entry.name);
             if *kept > 0 && is_first {
@@ -125,7 +156,7 @@ impl Checker<'_> {
         }
         let mut found: FxHashSet<Ino> = FxHashSet::default();
         if !own.is_empty() {
-            self.edit_areas(dir, |_, entry, _| {
+            self.edit_areas(dir, |_, _, entry, _| {
                 if own.get(&entry.ino).is_some_and(|own| own == entry.name) {
                     found.insert(entry.ino);
                 }
@@ -135,47 +166,11 @@ impl Checker<'_> {
         own
     }
 
-    /// Lets the names that inodes of a directory carry name them, if they name other files with too many names.
-    pub fn give_names_of(&mut self, dir: Ino, inodes: &[Ino]) {
-        let Some(inode) = self.inode_of(dir) else { return };
-        let mut own: FxHashMap<Vec<u8>, Ino> = FxHashMap::default();
-        for ino in inodes {
-            own.extend(self.inode_of(*ino).map(|inode| (inode.last_name().to_vec(), *ino)));
-        }
-        let naming = Naming::of(&inode);
-        self.edit_areas(&inode, |checker, entry, area| {
-            let Some(ino) = own.get(entry.name).copied().filter(|ino| *ino != entry.ino) else { return };
-            let entry_of =
-                |table: &Table, ino: Ino| table.find(ino.into()).filter(|found| table.ino(*found) == ino);
-            let found = entry_of(&checker.table, ino).zip(entry_of(&checker.table, entry.ino));
-            let Some((right, wrong)) = found else { return };
-            let kind = checker.table.kind(right);
-            // The number wraps if more names were found than i_links counts.
-            let has_too_many = checker.table.links_left(wrong) > u32::MAX / 2;
-            let is_own = checker
-                .inode_of(entry.ino)
-                .is_some_and(|other| other.last_name() == entry.name && other.head().pino.get() == dir.0);
-            let is_directory = checker.table.kind(wrong) == Some(FileType::Directory);
-            let kind =
-                kind.filter(|kind| Some(*kind) == entry.kind && has_too_many && !is_own && !is_directory);
-            let Some(kind) = kind else { return };
-            let shown = naming.shown(entry.name);
-            let known = format!("{shown} names {}, and is the name of {ino}, which nothing names", entry.ino);
-            let finding = Finding::new(Kind::DentryInode, Place::Inode(dir), known);
-            checker.report.add(finding.repaired_by(format!("let it name {ino}")));
-            area.set_target(entry.slot, ino, kind);
-            checker.table.take_links(wrong, 1u32.wrapping_neg());
-            checker.table.take_links(right, 1);
-            checker.table.note(right, fact::REACHED);
-            own.remove(entry.name);
-        });
-    }
-
     /// Calls `each` with every entry of a directory, except the dots, and with its area, which `each` may change.
-    fn edit_areas(
+    pub fn edit_areas(
         &mut self,
         dir: &Arc<NodeBlock>,
-        mut each: impl FnMut(&mut Self, &Dentry<'_>, &mut Dentries<Vec<u8>>),
+        mut each: impl FnMut(&mut Self, Held, &Dentry<'_>, &mut Dentries<Vec<u8>>),
     ) {
         for held in self.areas_of(dir) {
             if self.dir_budget == 0 {
@@ -186,18 +181,16 @@ impl Checker<'_> {
             let mut area = Dentries::new(old.clone(), Place::Volume);
             for entry in Dentries::new(&old[..], Place::Volume).entries().flatten() {
                 if entry.name != b"." && entry.name != b".." {
-                    each(self, &entry, &mut area);
+                    each(self, held, &entry, &mut area);
                 }
             }
-            if let Some(fix) = edited(held, &old, &area.into_inner()) {
-                self.fix(fix);
-            }
+            self.change_area(held, &old, &area.into_inner());
         }
     }
 
     /// Keeps that one of two names of a directory which ".." confirms, else the one that its inode carries, else the first.
-    pub fn drop_second_name(&mut self, child: Ino, second: usize) {
-        let second = self.directories[second].ino;
+    pub fn drop_second_name(&mut self, child: Ino, second_number: usize) {
+        let second = self.directories[second_number].ino;
         let place = self.directories.binary_search_by_key(&child, |directory| directory.ino);
         let first = place.ok().and_then(|number| self.directories[number].parent);
         let Some(first) = first.map(|number| self.directories[number as usize].ino) else { return };
@@ -206,8 +199,14 @@ impl Checker<'_> {
         }
         if first == second {
             self.note_removal(second, child, 1);
-        } else if self.dotdot_of(child) == Some(second) {
+            return;
+        }
+        let dotdot = self.dotdot_of(child);
+        let own = self.inode_of(child).map(|inode| Ino(inode.head().pino.get()));
+        let confirmed = [dotdot, own].into_iter().flatten().find(|dir| *dir == first || *dir == second);
+        if confirmed == Some(second) {
             self.note_removal(first, child, 0);
+            self.note_parent(child, second_number);
         } else {
             self.note_removal(second, child, 0);
         }
@@ -241,14 +240,12 @@ impl Checker<'_> {
             let Some(slot) = slot else { continue };
             let mut area = Dentries::new(old.clone(), Place::Volume);
             area.set_target(slot, parent, FileType::Directory);
-            if let Some(fix) = edited(held, &old, &area.into_inner()) {
-                self.fix(fix);
-            }
+            self.change_area(held, &old, &area.into_inner());
             return;
         }
     }
 
-    /// Enters the dots that a directory lacks; `dots` counts those that it has.
+    /// Enters the dots that a directory lacks; `dots` counts those that it has. Names in their slots are entered again.
     pub fn enter_dots(&mut self, inode: &Arc<NodeBlock>, dots: [u32; 2]) {
         let ino = inode.ino();
         let parent = Ino(inode.head().pino.get());
@@ -256,25 +253,60 @@ impl Checker<'_> {
         let parent =
             if is_directory && ino != self.superblock.root_ino { parent } else { self.superblock.root_ino };
         let wanted = [(&b"."[..], ino), (b"..", parent)].into_iter().zip(dots);
-        let missing: Vec<_> = wanted.filter(|(_, count)| *count == 0).map(|(dot, _)| dot).collect();
+        let mut missing: Vec<_> = wanted.filter(|(_, count)| *count == 0).map(|(dot, _)| dot).collect();
         let (held, old) = match self.first_area(inode) {
             Some((held, bytes)) => (Some(held), bytes),
             None => (None, vec![0; self.geometry.block_size.bytes()]),
         };
         let mut area = Dentries::new(old.clone(), Place::Volume);
-        for (name, target) in missing {
-            let preferred = name.len() - 1;
-            let slot = if area.is_used(preferred) { area.room_for(1) } else { Some(preferred) };
-            let Some(slot) = slot else { return };
+        if area.slots() < dots.len() {
+            return;
+        }
+        while let Some((name, target)) = missing.pop() {
+            let slot = name.len() - 1;
+            match self.vacate(inode, &mut area, slot) {
+                Some((b".", target)) => missing.push((b".", target)),
+                Some((b"..", target)) => missing.push((b"..", target)),
+                _ => {}
+            }
             area.insert(slot, 0, target, FileType::Directory, name);
         }
         let new = area.into_inner();
-        let fix = match held {
-            Some(held) => edited(held, &old, &new),
-            None => self.address_slot(inode, 0).map(|slot| Fix::Block(slot, NewBlock::Bytes(new))),
-        };
-        if let Some(fix) = fix {
-            self.fix(fix);
+        match held {
+            Some(held) => self.change_area(held, &old, &new),
+            None => {
+                if let Some(slot) = self.address_slot(inode, 0) {
+                    self.fix(Fix::Block(slot, NewBlock::Bytes(new)));
+                }
+            }
         }
+    }
+
+    /// Frees a slot of an area. The name that it belongs to is entered again; if it is a dot, returns it with its inode.
+    fn vacate(
+        &mut self,
+        dir: &NodeBlock,
+        area: &mut Dentries<Vec<u8>>,
+        slot: usize,
+    ) -> Option<(&'static [u8], Ino)> {
+        let copy = area.clone();
+        let slots_of = |entry: &Dentry<'_>| entry.slot..entry.slot + slots_for(entry.name.len());
+        let owner = copy.entries().flatten().find(|entry| slots_of(entry).contains(&slot));
+        let Some(entry) = owner.filter(|_| area.is_used(slot)) else {
+            area.set_use(slot, SlotUse::Free);
+            return None;
+        };
+        slots_of(&entry).for_each(|slot| area.set_use(slot, SlotUse::Free));
+        match entry.name {
+            b"." => return Some((b".", entry.ino)),
+            b".." => return Some((b"..", entry.ino)),
+            _ => {}
+        }
+        if self.is_enterable(Naming::of(dir), entry.ino) {
+            self.enter_later(dir.ino(), entry.name, entry.ino);
+        } else {
+            self.lose(Loss::Entry);
+        }
+        None
     }
 }

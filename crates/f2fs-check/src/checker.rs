@@ -19,7 +19,9 @@ use crate::{
     Finding, Fix, Kind, Loss, Progress, Report, Severity, Slot, Stage,
     addresses::Odd,
     adopt,
+    areas::Held,
     clusters::Trials,
+    doubtful_names::DoubtfulNames,
     layouts::Layouts,
     links::Directory,
     lost::Lost,
@@ -143,6 +145,8 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         encrypted_names: FxHashSet::default(),
         past_size: FxHashMap::default(),
         trials: Trials::default(),
+        doubtful_names: DoubtfulNames::default(),
+        area_fixes: FxHashMap::default(),
         removals: FxHashMap::default(),
         dir_budget,
         extents: FxHashMap::default(),
@@ -216,6 +220,10 @@ pub(crate) struct Checker<'a> {
     pub past_size: FxHashMap<Ino, u64>,
     /// Clusters that may still be decompressed.
     pub trials: Trials,
+    /// Areas and names on which the sums decide.
+    pub doubtful_names: DoubtfulNames,
+    /// Numbers of the fixes of each area of entries, in their order.
+    pub area_fixes: FxHashMap<Held, Vec<usize>>,
     /// Names to remove: directory, inode, and the number of its names that stay.
     pub removals: FxHashMap<(Ino, Ino), usize>,
     /// Blocks of directories that may still be read. Each directory is read twice, and again if names are removed; all

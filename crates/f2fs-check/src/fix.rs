@@ -8,7 +8,7 @@ use f2fs::{
 use crate::Content;
 
 /// A place in a node: byte `at` of node `nid`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
     /// The node.
     pub nid: Nid,

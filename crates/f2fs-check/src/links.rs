@@ -1,16 +1,14 @@
 //! Names of inodes: link counts, parents, and inodes without a name.
 
-use std::collections::BTreeMap;
-
 use f2fs::{
     Place,
-    format::{FileType, inode::advise},
+    format::FileType,
     units::{Ino, Nid},
 };
 
 use crate::{
     Certainty, Finding, Fix, Kind, Slot,
-    checker::{Checker, ODD_MAX},
+    checker::Checker,
     inodes::{LINKS, PARENT},
     table::{Entry, fact},
 };
@@ -84,9 +82,9 @@ impl Checker<'_> {
             self.add(Kind::DentryInode, Place::Inode(root), "the root directory is not in use");
             self.fix(Fix::Root);
         }
+        self.conclude_names();
         self.check_parents();
         self.check_cycles();
-        self.give_names_back();
         // The name of an inode may be in a directory that could not be read.
         let any_broken = self.directories.iter().any(|directory| directory.is_broken);
         let unreached = if any_broken { Certainty::Unclear } else { Kind::InodeUnreached.certainty() };
@@ -94,44 +92,18 @@ impl Checker<'_> {
             checker.check_orphan(nid, entry);
             checker.check_count(nid, entry, unreached);
         });
+        self.lose_missing_names();
         self.remove_noted_names();
     }
 
     /// Calls `each` with every inode.
-    fn for_each_inode(&mut self, mut each: impl FnMut(&mut Self, Nid, Entry)) {
+    pub fn for_each_inode(&mut self, mut each: impl FnMut(&mut Self, Nid, Entry)) {
         let mut next = Nid(0);
         loop {
             let inodes = self.table.inodes_from(next);
             let Some((last, _)) = inodes.last() else { return };
             next = Nid(last.0.saturating_add(1));
             inodes.into_iter().for_each(|(nid, entry)| each(self, nid, entry));
-        }
-    }
-
-    /// Finds regular files and others without a name whose own name leads to another file, which has more names than it
-    /// counts: the number in the entry is wrong.
-    fn give_names_back(&mut self) {
-        let skipped = fact::REACHED | fact::BROKEN | fact::HIDDEN | fact::ORPHAN | fact::INVALID;
-        let mut nameless: BTreeMap<Ino, Vec<Ino>> = BTreeMap::new();
-        let mut count = 0;
-        self.for_each_inode(|checker, nid, entry| {
-            let kind = checker.table.kind(entry);
-            let is_file = kind.is_some_and(|kind| kind != FileType::Directory);
-            if !is_file || checker.table.has(entry, skipped) || count >= ODD_MAX {
-                return;
-            }
-            let Some(inode) = checker.inode_of(Ino::from(nid)) else { return };
-            let dir = Ino(inode.head().pino.get());
-            let has_name = !inode.last_name().is_empty()
-                && inode.head().links.get() > 0
-                && !inode.has_advise(advise::LOST_PINO | advise::ENC_NAME | advise::ENCRYPT);
-            if has_name && checker.directories.binary_search_by_key(&dir, |directory| directory.ino).is_ok() {
-                nameless.entry(dir).or_default().push(Ino::from(nid));
-                count += 1;
-            }
-        });
-        for (dir, inodes) in nameless {
-            self.give_names_of(dir, &inodes);
         }
     }
 
@@ -189,6 +161,9 @@ impl Checker<'_> {
             let known = format!("i_links {stored}, {} found", stored.wrapping_sub(left));
             self.add(Kind::LinkCount, Place::Inode(ino), known);
             let found = stored.wrapping_sub(left);
+            if found < stored && self.table.kind(entry) != Some(FileType::Directory) {
+                self.note_missing_names(left);
+            }
             self.fix(Fix::Node(Slot { nid, at: LINKS }, found.to_le_bytes().to_vec()));
         }
     }

@@ -38,7 +38,9 @@ impl Loss {
         match self {
             Loss::Node => format!("up to {count} nodes are lost, with the blocks of files that they name"),
             Loss::Name => format!("up to {count} names are removed, because their inodes are lost"),
-            Loss::Entry => format!("up to {count} names are removed, because they cannot be entered again"),
+            Loss::Entry => format!(
+                "up to {count} names are lost, because their entries are damaged or cannot be entered again"
+            ),
             Loss::DirBlock => {
                 format!("up to {count} blocks of directories are freed, because they cannot be read")
             }

@@ -91,10 +91,13 @@ fn replace_quota(volume: &mut Engine, kind: QuotaKind, content: &[u8]) -> Result
 /// The last suffix of each name in each directory: a search from the first would make many equal names expensive.
 type Suffixes = FxHashMap<(Ino, Vec<u8>), u32>;
 
-/// Enters a name; with a suffix, if the directory has it already.
+/// Enters a name; with a suffix, if the directory has it already for another inode.
 fn enter(volume: &mut Engine, suffixes: &mut Suffixes, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
     let mut wanted = name.to_vec();
-    if volume.find_entry(dir, &wanted)?.is_some() {
+    if let Some(found) = volume.find_entry(dir, &wanted)? {
+        if found.ino == ino {
+            return Ok(());
+        }
         // Names that differ only behind their common start get different suffixes.
         let stem = &name[..name.len().min(NAME_MAX - SUFFIX_MAX)];
         let suffix = suffixes.entry((dir, stem.to_vec())).or_default();
@@ -276,17 +279,15 @@ mod tests {
         let root = volume.superblock().root_ino;
         let dir = volume.begin(Caller::ADMIN).create(root, b"dir", &NewNode::new(DIR)).unwrap();
         let ino = volume.begin(Caller::ADMIN).create(root, b"a", &NewNode::new(FILE)).unwrap();
+        let other = volume.begin(Caller::ADMIN).create(dir, b"a", &NewNode::new(FILE)).unwrap();
         volume.unmount().unwrap();
         // With a search from the first suffix each time, these are 200,000,000 searches.
         let fix = Fix::Enter { dir, name: b"a".to_vec(), ino };
         assert_eq!(apply(device.clone(), &vec![fix; COUNT as usize], NOW), 0);
         let volume = Engine::open(device, Options::read_only()).unwrap();
-        for name in ["a", "a~1", "a~19999"] {
-            assert_eq!(
-                volume.find_entry(dir, name.as_bytes()).unwrap().map(|entry| entry.ino),
-                Some(ino),
-                "{name}"
-            );
+        for (name, ino) in [("a", other), ("a~1", ino), ("a~20000", ino)] {
+            let found = volume.find_entry(dir, name.as_bytes()).unwrap();
+            assert_eq!(found.map(|entry| entry.ino), Some(ino), "{name}");
         }
     }
 
@@ -296,15 +297,21 @@ mod tests {
         let mut volume = Engine::open(device.clone(), Options::new(|| NOW)).unwrap();
         let root = volume.superblock().root_ino;
         let ino = volume.begin(Caller::ADMIN).create(root, b"a", &NewNode::new(FILE)).unwrap();
+        let other = volume.begin(Caller::ADMIN).create(root, b"b", &NewNode::new(FILE)).unwrap();
         let mut suffixes = Suffixes::default();
         let long = |end: &str| [&[b'x'; 252][..], end.as_bytes()].concat();
-        for name in [long("one"), long("one"), long("two"), long("two")] {
-            enter(&mut volume, &mut suffixes, root, &name, ino).unwrap();
+        for name in [long("one"), long("two")] {
+            // The third name is there already.
+            for ino in [ino, other, ino] {
+                enter(&mut volume, &mut suffixes, root, &name, ino).unwrap();
+            }
         }
         let common = |suffix: &str| [&[b'x'; 244][..], suffix.as_bytes()].concat();
-        for name in [long("one"), long("two"), common("~1"), common("~2")] {
+        let expected = [(long("one"), ino), (long("two"), ino), (common("~1"), other), (common("~2"), other)];
+        for (name, ino) in expected {
             assert_eq!(volume.find_entry(root, &name).unwrap().map(|entry| entry.ino), Some(ino));
         }
+        assert_eq!(volume.find_entry(root, &common("~3")).unwrap(), None);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use f2fs_check::{
     repair::{Plan, Planned, Undo, UndoError, plan},
 };
 
+mod directories;
 #[path = "../support/kept.rs"]
 mod kept;
 mod lost;
@@ -339,7 +340,7 @@ fn an_orphan_with_links_whose_name_is_lost_is_attached_and_not_removed() {
     let d = Damaged::new();
     let few = d.ino("/few");
     put_orphan(&d, d.ino("/few/other").0, 1);
-    d.put_dentry(few, d.slot(few, "other"), 8, &[0, 0]);
+    d.put_dentry(few, d.slot(few, "other"), 0, &[0; 11]);
     let found = || contents(&d.device);
     let sound = found();
     repair_of(&d.device).apply(&*d.device).unwrap();
@@ -354,7 +355,7 @@ fn an_orphan_that_never_had_a_name_is_no_damage() {
     let few = d.ino("/few");
     let ino = d.ino("/few/other");
     put_orphan(&d, ino.0, 1);
-    d.put_dentry(few, d.slot(few, "other"), 8, &[0, 0]);
+    d.put_dentry(few, d.slot(few, "other"), 0, &[0; 11]);
     assert_eq!(support::report(d.device.clone()).count(f2fs_check::Kind::OrphanLinks), 1);
     d.put_inode(ino, 88, &le(0));
     assert_eq!(support::report(d.device.clone()).count(f2fs_check::Kind::OrphanLinks), 0);
@@ -510,13 +511,13 @@ fn lost_by(test: &str) -> Vec<String> {
         "a_chain_that_loops" | "a_chain_with_a_wrong_address" => &["\"big\""],
         "a_dentry_without_a_name" => &["\"few/small\""],
         // Every name of "few" outside of it is gone.
-        "a_directory_inside_itself" => &[
+        "a_directory_below_itself" => &[
             "\"few\"",
             "\"few/below\"",
             "\"few/other\"",
             "\"few/small\"",
-            "+\"lost+found/below\"",
             "+\"lost+found/few\"",
+            "+\"lost+found/few/below\"",
             "+\"lost+found/few/other\"",
             "+\"lost+found/few/small\"",
         ],

@@ -96,7 +96,7 @@ damage! {
     an_orphan_that_has_a_name => ["orphan-named"]: |d| { put_orphan(&d, d.ino("/plain").0, 1); }
     an_orphan_with_links => ["dentry-name", "orphan-links"]: |d| {
         put_orphan(&d, d.ino("/few/other").0, 1);
-        d.put_dentry(d.ino("/few"), d.slot(d.ino("/few"), "other"), 8, &[0, 0]);
+        d.put_dentry(d.ino("/few"), d.slot(d.ino("/few"), "other"), 0, &[0; 11]);
     }
     the_root_in_the_orphan_list => ["orphan-links"]: |d| { put_orphan(&d, ROOT.0, 1); }
     a_quota_file_in_the_orphan_list => ["orphan-links"]: |d| {
@@ -396,10 +396,20 @@ damage! {
         d.put_inode(d.ino("/few"), 12, &le(links(d.ino("/few")) + 1));
         d.put_inode(d.ino("/many"), 12, &le(links(d.ino("/many")) + 1));
     }
-    a_directory_inside_itself => ["dir-cycle", "dir-parent", "dots-wrong", "inode-unreached", "link-count"]: |d| {
-        // "below" in "few" becomes "few" itself, and the root's name of "few" something else.
+    a_directory_inside_itself => ["dentry-inode", "inode-unreached", "link-count"]: |d| {
+        // "below" in "few" becomes "few" itself.
         let few = d.ino("/few");
         d.put_dentry(few, d.slot(few, "below"), 4, &le(few.0));
+    }
+    a_directory_below_itself => ["dir-cycle", "dir-parent", "dots-wrong", "link-count"]: |d| {
+        // "below" gets the name "up" for "few", and the root's name of "few" becomes another one of "plain".
+        let (few, below) = (d.ino("/few"), d.ino("/few/below"));
+        let start = d.volume().inode(below).unwrap().layout().inline_range().start;
+        let (addr, name) = d.name_at(below, 2);
+        d.put(addr, start, &[0b111]);
+        d.put(addr, name, b"up");
+        let hash = f2fs::format::hash::name_hash(b"up");
+        d.put_dentry(below, 2, 0, &[&le(hash)[..], &le(few.0), &[2, 0, 2]].concat());
         d.put_dentry(ROOT, d.slot(ROOT, "few"), 4, &le(d.ino("/plain").0));
         d.put_dentry(ROOT, d.slot(ROOT, "few"), 10, &[1]);
     }

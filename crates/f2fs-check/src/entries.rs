@@ -1,0 +1,330 @@
+//! Entries of directories: their names, their places and the inodes that they name.
+
+use f2fs::{
+    Place,
+    format::{
+        FileType,
+        dentry::{Dentries, Dentry, SlotUse, slots_for},
+        dir_hash,
+    },
+    units::Ino,
+};
+
+use crate::{
+    Certainty, Finding, Fix, Kind,
+    checker::{Checker, ODD_MAX},
+    directories::{HASHES_MAX, Walk},
+    names::{Naming, is_plain},
+    remake::Named,
+    table::fact,
+};
+
+/// The entry that begins in a slot, if the slot is in use and the length of the name is possible.
+fn entry_at<'a>(area: &'a Dentries<&[u8]>, slot: usize) -> Option<Dentry<'a>> {
+    let first = area.entries_from(slot).next()?.ok()?;
+    (first.slot == slot).then_some(first)
+}
+
+impl Checker<'_> {
+    /// Checks all entries of an area.
+    pub fn check_area(&mut self, walk: &mut Walk, block: u64, bytes: &[u8]) {
+        let area = Dentries::new(bytes, Place::Dir(walk.ino, block));
+        let mut slot = 0;
+        while slot < area.slots() {
+            slot = match area.is_used(slot) {
+                true => self.check_slot(walk, block, &area, slot, bytes),
+                false => slot + 1,
+            };
+        }
+    }
+
+    /// Checks the entry that begins in a slot. Returns the slot behind it.
+    fn check_slot(
+        &mut self,
+        walk: &mut Walk,
+        block: u64,
+        area: &Dentries<&[u8]>,
+        slot: usize,
+        bytes: &[u8],
+    ) -> usize {
+        let at = Place::Dir(walk.ino, block);
+        let length = usize::from(area.raw(slot).name_len.get());
+        let mut entry = entry_at(area, slot);
+        let mut next = slot + entry.map_or(1, |entry| slots_for(entry.name.len()));
+        let mut restored = None;
+        if !entry.is_some_and(|entry| walk.is_confirmed(&entry)) {
+            self.doubt_area(walk.held, walk.ino);
+            restored = self.restored_entry(walk, block, area, slot);
+            // A name does not reach into the next one.
+            let inner = (slot + 1..next)
+                .find(|slot| entry_at(area, *slot).is_some_and(|inner| walk.is_confirmed(&inner)));
+            if inner.is_some() {
+                (entry, next) = (None, inner.unwrap_or(next));
+            }
+        }
+        if let Some((kind, name)) = &restored {
+            let raw = area.raw(slot);
+            let shown = walk.naming.shown(name);
+            let known = format!("slot {slot} has a name of {length} bytes, and the hash of {shown}");
+            let finding = Finding::new(Kind::DentryName, at, known).repaired_by("restore the name");
+            self.report.add(finding.with_certainty(Certainty::Certain));
+            let (hash, ino) = (raw.hash.get(), Ino(raw.ino.get()));
+            entry = Some(Dentry { slot, hash, ino, kind: Some(*kind), name });
+            next = slot + slots_for(name.len());
+            walk.edit(bytes, |area| {
+                (slot..next).for_each(|slot| area.set_use(slot, SlotUse::Free));
+                area.insert(slot, hash, ino, *kind, name);
+            });
+        }
+        let Some(entry) = entry else {
+            self.add(Kind::DentryName, at, format!("slot {slot} has a name of {length} bytes"));
+            self.note_lost_slot();
+            walk.is_broken = true;
+            walk.edit(bytes, |area| (slot..next).for_each(|slot| area.set_use(slot, SlotUse::Free)));
+            return next;
+        };
+        if let Some(free) = (slot..next).find(|slot| restored.is_none() && !area.is_used(*slot)) {
+            let known = format!("the name in slot {slot} reaches into slot {free}, which is free");
+            self.add(Kind::DentryName, at, known);
+            walk.edit(bytes, |area| (slot..next).for_each(|slot| area.set_use(slot, SlotUse::Used)));
+        }
+        match entry.name {
+            b"." => self.check_dot(walk, block, &entry, 0, bytes),
+            b".." => self.check_dot(walk, block, &entry, 1, bytes),
+            _ => self.check_entry(walk, block, &entry, bytes),
+        }
+        next
+    }
+
+    /// The kind and the name of a damaged entry whose hash confirms that it is a dot, or the name that its inode carries with
+    /// another length.
+    fn restored_entry(
+        &mut self,
+        walk: &Walk,
+        block: u64,
+        area: &Dentries<&[u8]>,
+        slot: usize,
+    ) -> Option<(FileType, Vec<u8>)> {
+        let raw = *area.raw(slot);
+        let (hash, ino) = (raw.hash.get(), Ino(raw.ino.get()));
+        let is_directory = FileType::from_dentry_code(raw.file_type) == Some(FileType::Directory);
+        if block == 0 && hash == 0 && is_directory {
+            match (slot, raw.name_len.get()) {
+                (0, _) if ino == walk.ino => return Some((FileType::Directory, b".".to_vec())),
+                (1, 2) => return Some((FileType::Directory, b"..".to_vec())),
+                _ => {}
+            }
+        }
+        let inode = self.inode_of(ino)?;
+        let name = inode.last_name();
+        let is_own = name.len() != usize::from(raw.name_len.get())
+            && !name.is_empty()
+            && walk.naming.hash(name, !hash) == hash
+            && slot + slots_for(name.len()) <= area.slots();
+        is_own.then(|| (inode.file_type(), name.to_vec()))
+    }
+
+    fn check_dot(&mut self, walk: &mut Walk, block: u64, entry: &Dentry<'_>, which: usize, bytes: &[u8]) {
+        let at = Place::Dir(walk.ino, block);
+        let name = if which == 0 { "." } else { ".." };
+        if block != 0 {
+            self.doubt_area(walk.held, walk.ino);
+            let finding = Finding::new(Kind::DentryPlace, at, format!("{name:?} is not in block 0"));
+            self.report.add(finding.repaired_by("remove the entry"));
+            walk.edit(bytes, |area| area.set_use(entry.slot, SlotUse::Free));
+            return;
+        }
+        walk.dots[which] += 1;
+        if walk.dots[which] > 1 {
+            self.add(Kind::DotsTwice, at, format!("a second entry {name:?} in slot {}", entry.slot));
+            walk.edit(bytes, |area| area.set_use(entry.slot, SlotUse::Free));
+            return;
+        }
+        if which == 0 && entry.ino != walk.ino {
+            self.add(Kind::DotsWrong, at, format!("\".\" names {}, must be {}", entry.ino, walk.ino));
+            self.doubt_area(walk.held, walk.ino);
+            let own = walk.ino;
+            walk.edit(bytes, |area| area.set_target(entry.slot, own, FileType::Directory));
+        }
+        if which == 1 {
+            walk.parent = Some(entry.ino);
+        }
+        if entry.kind != Some(FileType::Directory) {
+            self.add(Kind::DentryType, at, format!("the entry in slot {} is no directory", entry.slot));
+            let target = if which == 0 { walk.ino } else { entry.ino };
+            walk.edit(bytes, |area| area.set_target(entry.slot, target, FileType::Directory));
+        }
+    }
+
+    /// Checks an entry that is not a dot.
+    fn check_entry(&mut self, walk: &mut Walk, block: u64, entry: &Dentry<'_>, bytes: &[u8]) {
+        let at = Place::Dir(walk.ino, block);
+        self.report.sums.entries += 1;
+        let shown = walk.naming.shown(entry.name);
+        let mut hash = walk.naming.hash(entry.name, entry.hash);
+        let is_possible = walk.naming.is_possible(entry.name);
+        walk.is_plain &= is_plain(entry.name);
+        if !is_possible {
+            let known = format!("the name {shown} in slot {} has a slash or a zero", entry.slot);
+            self.add(Kind::DentryName, at, known);
+        }
+        let name = if is_possible && hash == entry.hash { None } else { Some(self.right_name(walk, entry)) };
+        if hash != entry.hash {
+            let known = format!("{shown} has hash {:#010x}, must be {hash:#010x}", entry.hash);
+            // Otherwise the name may be damaged, and not the hash.
+            let is_known = name.as_deref() != Some(entry.name) || self.is_own_name(entry);
+            let certainty = if is_known { Certainty::Certain } else { Certainty::Unclear };
+            self.report.add(Finding::new(Kind::DentryHash, at, known).with_certainty(certainty));
+        }
+        if let Some(name) = name {
+            hash = walk.naming.hash(&name, entry.hash);
+            walk.edit(bytes, |area| {
+                area.set_name(entry.slot, &name);
+                area.set_hash(entry.slot, hash);
+            });
+        } else if !walk.is_inline {
+            self.check_place(walk, block, hash, &shown, entry, bytes);
+        }
+        if walk.hashes.len() < HASHES_MAX {
+            walk.hashes.push(hash);
+        }
+        self.check_target(walk, at, entry, &shown, bytes);
+    }
+
+    /// The name that an entry with a wrong hash or an impossible name should have: the inode may have it, and
+    /// the hash confirms it. Otherwise the stored name, with a replacement for impossible bytes.
+    fn right_name(&mut self, walk: &Walk, entry: &Dentry<'_>) -> Vec<u8> {
+        let inode = self.inode_of(entry.ino);
+        let own = inode.as_ref().map(|inode| inode.last_name()).filter(|name| {
+            name.len() == entry.name.len() && walk.naming.hash(name, !entry.hash) == entry.hash
+        });
+        if let Some(own) = own {
+            return own.to_vec();
+        }
+        let possible = |byte: &u8| if matches!(byte, b'/' | 0) { b'_' } else { *byte };
+        match walk.naming {
+            Naming::Plain | Naming::Folded => entry.name.iter().map(possible).collect(),
+            Naming::Encrypted | Naming::EncryptedFolded => entry.name.to_vec(),
+        }
+    }
+
+    /// Returns true if the inode of an entry carries the name of the entry.
+    fn is_own_name(&mut self, entry: &Dentry<'_>) -> bool {
+        self.inode_of(entry.ino).is_some_and(|inode| inode.last_name() == entry.name)
+    }
+
+    fn check_place(
+        &mut self,
+        walk: &mut Walk,
+        block: u64,
+        hash: u32,
+        shown: &str,
+        entry: &Dentry<'_>,
+        bytes: &[u8],
+    ) {
+        let at = Place::Dir(walk.ino, block);
+        let findings = self.report.count(Kind::DentryPlace);
+        match dir_hash::level_of(block, walk.dir_level) {
+            Some((level, bucket)) => {
+                let right = u64::from(hash) % dir_hash::buckets(level, walk.dir_level);
+                if right != bucket {
+                    let known = format!("{shown} is in bucket {bucket} of level {level}, must be in {right}");
+                    self.add(Kind::DentryPlace, at, known);
+                } else {
+                    walk.last_level = walk.last_level.max(level);
+                    if level >= walk.depth {
+                        walk.too_deep = walk.too_deep.max(Some(level));
+                    }
+                }
+            }
+            None => self.add(Kind::DentryPlace, at, format!("{shown} is in a block of no level")),
+        }
+        if self.report.count(Kind::DentryPlace) > findings {
+            self.doubt_area(walk.held, walk.ino);
+            self.enter_again(walk, entry, bytes);
+        }
+    }
+
+    /// Takes an entry out of its area, to be entered again.
+    pub fn enter_again(&mut self, walk: &mut Walk, entry: &Dentry<'_>, bytes: &[u8]) {
+        if !self.is_enterable(walk.naming, entry.ino) {
+            return;
+        }
+        let slots = entry.slot..entry.slot + slots_for(entry.name.len());
+        walk.edit(bytes, |area| slots.for_each(|slot| area.set_use(slot, SlotUse::Free)));
+        self.enter_later(walk.ino, entry.name, entry.ino);
+    }
+
+    /// Returns true if a name of an inode can be entered again; otherwise its entry is removed, or only the key tells the name.
+    pub fn is_enterable(&self, naming: Naming, ino: Ino) -> bool {
+        let found = self.table.find(ino.into()).filter(|found| self.table.ino(*found) == ino);
+        let is_usable = found.is_some_and(|found| !self.table.has(found, fact::HIDDEN));
+        is_usable
+            && ino != self.superblock.root_ino
+            && !matches!(naming, Naming::Encrypted | Naming::EncryptedFolded)
+    }
+
+    /// Checks the inode that an entry names, and counts the name.
+    fn check_target(&mut self, walk: &mut Walk, at: Place, entry: &Dentry<'_>, shown: &str, bytes: &[u8]) {
+        let slots = entry.slot..entry.slot + slots_for(entry.name.len());
+        let remove =
+            |area: &mut Dentries<&mut [u8]>| slots.for_each(|slot| area.set_use(slot, SlotUse::Free));
+        let found = self.table.find(entry.ino.into()).filter(|found| self.table.ino(*found) == entry.ino);
+        let Some(found) = found else {
+            self.add(Kind::DentryInode, at, format!("{shown} names {}, which is not in use", entry.ino));
+            match walk.is_confirmed(entry) {
+                true => self.note_lost_name(walk.held),
+                false => self.note_lost_slot(),
+            }
+            walk.edit(bytes, remove);
+            return;
+        };
+        if self.table.has(found, fact::INVALID | fact::BROKEN) && self.named.len() < ODD_MAX {
+            if let Some(kind) = entry.kind {
+                let name = matches!(walk.naming, Naming::Plain | Naming::Folded).then(|| entry.name.into());
+                self.named.insert(entry.ino, Named { kind, dir: Some(walk.ino), name });
+            }
+        }
+        if entry.ino == walk.ino {
+            self.add(Kind::DentryInode, at, format!("{shown} names the directory itself"));
+            walk.edit(bytes, remove);
+            return;
+        }
+        if entry.ino == self.superblock.root_ino || self.table.has(found, fact::HIDDEN) {
+            self.add(Kind::DentryInode, at, format!("{shown} names {}, which has no name", entry.ino));
+            walk.edit(bytes, remove);
+            return;
+        }
+        if self.table.has(found, fact::ORPHAN) {
+            self.add(Kind::OrphanNamed, at, format!("{shown} names {}, an orphan", entry.ino));
+            self.fix(Fix::NoOrphan(entry.ino));
+        }
+        self.table.take_links(found, 1);
+        let was_named = self.table.has(found, fact::REACHED);
+        self.table.note(found, fact::REACHED);
+        let kind = self.table.kind(found);
+        if let Some(kind) = kind.filter(|kind| Some(*kind) != entry.kind) {
+            if self.check_kind(at, entry, shown, (found, kind)) {
+                walk.edit(bytes, |area| area.set_target(entry.slot, entry.ino, kind));
+            }
+            // A directory that the kind of its inode hides is a link of this one.
+            if entry.kind == Some(FileType::Directory) && self.table.has(found, fact::INVALID) {
+                if let Some(own) = self.table.find(walk.ino.into()) {
+                    self.table.take_links(own, 1);
+                }
+            }
+        }
+        if kind == Some(FileType::Directory) {
+            if let Some(own) = self.table.find(walk.ino.into()) {
+                self.table.take_links(own, 1);
+            }
+            if was_named {
+                let known = format!("{shown} is another name of the directory {}", entry.ino);
+                self.add(Kind::DirSecondName, at, known);
+                self.drop_second_name(entry.ino, walk.number);
+            } else {
+                self.note_parent(entry.ino, walk.number);
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Damaged sectors and blocks of directories: every name that its inode carries comes back, and none leads to another file.
+
+use std::collections::BTreeMap;
+
+use block::Rng;
+use f2fs::{
+    engine::{Caller, Engine, NewNode},
+    units::{BlockAddr, Ino},
+};
+use f2fs_check::repair::Planned;
+
+use crate::{
+    ROOT, planned, support,
+    volume::{BLOCK, Damaged, contents},
+};
+
+const FILE: u16 = 0o100_644;
+const DIR: u16 = 0o040_755;
+const SECTOR: usize = 512;
+const FEATURES: &str = "extra_attr,inode_checksum";
+
+fn make(volume: &mut Engine, dir: Ino, name: &str) -> f2fs::Result<()> {
+    let file = volume.begin(Caller::ADMIN).create(dir, name.as_bytes(), &NewNode::new(FILE))?;
+    volume.begin(Caller::ADMIN).write(file, 0, format!("{} {name}", dir.0).as_bytes()).map(drop)
+}
+
+fn make_dir(volume: &mut Engine, dir: Ino, name: &str) -> f2fs::Result<Ino> {
+    volume.begin(Caller::ADMIN).create(dir, name.as_bytes(), &NewNode::new(DIR))
+}
+
+/// Makes a directory of files ("files"), one with directories among them ("tree"), and an inline one ("inline").
+fn fill(volume: &mut Engine) -> f2fs::Result<()> {
+    let files = make_dir(volume, ROOT, "files")?;
+    // Entries of removed files stay in free slots, and their numbers belong to other files later.
+    for n in 0..300 {
+        make(volume, files, &format!("removed {n:03}"))?;
+    }
+    for n in 0..300 {
+        volume.begin(Caller::ADMIN).unlink(files, format!("removed {n:03}").as_bytes())?;
+    }
+    for n in 0..420 {
+        make(volume, files, &format!("the file {n:03}"))?;
+    }
+    let tree = make_dir(volume, ROOT, "tree")?;
+    for n in 0..400 {
+        make(volume, tree, &format!("leaf {n:03}"))?;
+        if n % 10 == 0 {
+            let dir = make_dir(volume, tree, &format!("branch {n:03}"))?;
+            make(volume, dir, "twig")?;
+        }
+    }
+    let few = make_dir(volume, ROOT, "inline")?;
+    for n in 0..40 {
+        make(volume, few, &format!("small file {n:02}"))?;
+    }
+    let below = make_dir(volume, few, "below")?;
+    make(volume, below, "deep")
+}
+
+fn sound() -> Damaged {
+    static SOUND: std::sync::OnceLock<Damaged> = std::sync::OnceLock::new();
+    let sound = SOUND.get_or_init(|| Damaged::filled(64 << 20, FEATURES, fill));
+    Damaged::copy_of(&model::setup::copy(&sound.device).expect("memory"))
+}
+
+/// New content of a damaged range.
+#[derive(Debug, Clone, Copy)]
+enum Fill {
+    Zeroes,
+    Random(u64),
+}
+
+impl Fill {
+    fn bytes(self, length: usize) -> Vec<u8> {
+        match self {
+            Fill::Zeroes => vec![0; length],
+            Fill::Random(seed) => {
+                let mut rng = Rng::new(seed);
+                (0..length).map(|_| rng.below(256) as u8).collect()
+            }
+        }
+    }
+}
+
+const FILLS: [Fill; 3] = [Fill::Zeroes, Fill::Random(1), Fill::Random(2)];
+
+/// The blocks of a directory.
+fn blocks(d: &Damaged, dir: Ino) -> Vec<BlockAddr> {
+    let size = d.volume().inode(dir).expect("sound").head().size.get();
+    let all = (0..size.div_ceil(BLOCK as u64)).map(|block| d.data(dir, block));
+    all.filter(|addr| addr.is_real()).collect()
+}
+
+/// All paths with kind, size and content, and the paths of directories: their size may change.
+fn all_paths(d: &Damaged) -> BTreeMap<String, String> {
+    let without_size = |line: String| if line.starts_with("Dir ") { "Dir".into() } else { line };
+    contents(&d.device).into_iter().map(|(path, line)| (path, without_size(line))).collect()
+}
+
+/// Repairs a damaged volume. Returns the paths that are not as before, with a plus those that are new; losses, and the
+/// reason if it is not repaired.
+fn faults_after_repair(d: &Damaged, sound: &BTreeMap<String, String>) -> Vec<String> {
+    let plan = match planned(&d.device) {
+        Planned::Repair(plan) => plan,
+        Planned::Clean(_) => return Vec::new(),
+        Planned::Refused(refusal) => return vec![refusal.reason, support::lines(&refusal.report)],
+    };
+    plan.apply(&*d.device).unwrap();
+    let report = support::report(d.device.clone());
+    if !report.is_clean() {
+        return vec![format!("the next check: {}", support::lines(&report))];
+    }
+    let found = all_paths(d);
+    let differing = sound.iter().filter(|(path, line)| found.get(*path) != Some(line));
+    let differing = differing.map(|(path, _)| path.clone());
+    let new = found.keys().filter(|path| !sound.contains_key(*path)).map(|path| format!("+{path}"));
+    differing.chain(new).chain(plan.losses).collect()
+}
+
+/// A damage: its description, and the bytes that are put into a block.
+type Damage = (String, BlockAddr, usize, Vec<u8>);
+
+/// Repairs copies of the volume, each with one damage. Expects all files at their places, without a loss.
+fn expect_all_back(damages: Vec<Damage>) {
+    let sound_paths = all_paths(&sound());
+    let mut failed = Vec::new();
+    for (shown, addr, at, bytes) in damages {
+        let d = sound();
+        d.put(addr, at, &bytes);
+        let faults = faults_after_repair(&d, &sound_paths);
+        if !faults.is_empty() {
+            let last = faults.last().filter(|_| faults.len() > 4).into_iter();
+            let some: Vec<&String> = faults.iter().take(4).chain(last).collect();
+            failed.push(format!("{shown}: {} faults: {some:#?}", faults.len()));
+        }
+    }
+    assert!(failed.is_empty(), "{} fail:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// Damages of each sector of some blocks.
+fn sectors(name: &str, blocks: &[BlockAddr], fills: &[Fill]) -> Vec<Damage> {
+    let mut damages = Vec::new();
+    for (n, addr) in blocks.iter().enumerate() {
+        for sector in 0..BLOCK / SECTOR {
+            for fill in fills {
+                let shown = format!("{name}, block {n}, sector {sector}, {fill:?}");
+                damages.push((shown, *addr, sector * SECTOR, fill.bytes(SECTOR)));
+            }
+        }
+    }
+    damages
+}
+
+/// The first block, one in the middle, and the last block of a directory.
+fn three_blocks(path: &str) -> Vec<BlockAddr> {
+    let d = sound();
+    let all = blocks(&d, d.ino(path));
+    assert!(all.len() >= 4, "{} blocks", all.len());
+    vec![all[0], all[all.len() / 2], all[all.len() - 1]]
+}
+
+#[test]
+fn a_bad_sector_in_a_directory_of_files_takes_no_name() {
+    expect_all_back(sectors("files", &three_blocks("/files"), &FILLS));
+}
+
+#[test]
+fn a_bad_sector_in_a_directory_of_directories_takes_no_name() {
+    expect_all_back(sectors("tree", &three_blocks("/tree"), &FILLS));
+}
+
+#[test]
+fn a_bad_sector_in_an_inline_directory_takes_no_name() {
+    let d = sound();
+    let ino = d.ino("/inline");
+    let range = d.volume().inode(ino).expect("sound").layout().inline_range();
+    // The inode shares the first sector and the last.
+    let own = |damage: &Damage| (range.start..range.end - SECTOR).contains(&damage.2);
+    let all = sectors("inline", &[d.addr(ino.into())], &FILLS).into_iter();
+    let damages: Vec<Damage> = all.filter(own).collect();
+    assert_eq!(damages.len(), 6 * FILLS.len());
+    expect_all_back(damages);
+}
+
+/// All contents of files are there, and no path has that of another one.
+#[test]
+fn a_bad_sector_in_the_inode_of_an_inline_directory_takes_no_content() {
+    let sound_paths = all_paths(&sound());
+    let inode = sound().addr(sound().ino("/inline").into());
+    let all = sectors("inline", &[inode], &FILLS).into_iter();
+    for (shown, addr, at, bytes) in all.filter(|damage| [0, 7 * SECTOR].contains(&damage.2)) {
+        let d = sound();
+        d.put(addr, at, &bytes);
+        faults_after_repair(&d, &sound_paths);
+        let found = all_paths(&d);
+        for (path, line) in &sound_paths {
+            let now = found.get(path).unwrap_or(line);
+            assert_eq!(now, line, "{shown}: {path} has another content");
+            assert!(found.values().any(|other| other == line), "{shown}: the content of {path} is gone");
+        }
+    }
+}
+
+/// Blocks that a lost or misdirected write leaves in place of one of a directory. The last two are of another directory.
+fn foreign_blocks(d: &Damaged, dir: &[BlockAddr], other: &[BlockAddr]) -> [(&'static str, Vec<u8>); 10] {
+    let inode = |path| d.block(d.addr(d.ino(path).into()));
+    [
+        ("zeroes", vec![0; BLOCK]),
+        ("random bytes", Fill::Random(3).bytes(BLOCK)),
+        ("text", b"some text of a file\n".iter().copied().cycle().take(BLOCK).collect()),
+        ("the inode of a file", inode("/files/the file 007")),
+        ("the inode of a directory", inode("/inline")),
+        ("the first block", d.block(dir[0])),
+        ("the second block", d.block(dir[1])),
+        ("the last block", d.block(dir[dir.len() - 1])),
+        ("the first block of another directory", d.block(other[0])),
+        ("the second block of another directory", d.block(other[1])),
+    ]
+}
+
+#[test]
+fn a_block_of_a_directory_that_foreign_content_overwrote_takes_no_name() {
+    let d = sound();
+    let [files, tree] = ["/files", "/tree"].map(|path| blocks(&d, d.ino(path)));
+    let mut damages = Vec::new();
+    for (path, dir, other) in [("/files", &files, &tree), ("/tree", &tree, &files)] {
+        let foreign = foreign_blocks(&d, dir, other);
+        for n in [0, 1, dir.len() - 1] {
+            // Its names are in their bucket there, too, and become links.
+            let kept =
+                |(shown, _): &&(&str, Vec<u8>)| n != 1 || !shown.starts_with("the second block of another");
+            let damage = |(shown, bytes): &(&str, Vec<u8>)| {
+                (format!("{path}, block {n}: {shown}"), dir[n], 0, bytes.clone())
+            };
+            damages.extend(foreign.iter().filter(kept).map(damage));
+        }
+    }
+    expect_all_back(damages);
+}
