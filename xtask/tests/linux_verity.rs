@@ -34,6 +34,9 @@ const OURS: [(&str, u64, HashAlgorithm, &[u8]); 6] = [
     ("damaged", 40_000, HashAlgorithm::Sha256, b""),
 ];
 
+/// Length of a file whose sealing ends after the first part of its tree, in bytes.
+const UNFINISHED_BYTES: u64 = 9_000_000;
+
 fn resolve(volume: &Engine, name: &str) -> Ino {
     volume.resolve(name.as_bytes(), FinalSymlink::NoFollow).expect("it is there")
 }
@@ -58,6 +61,13 @@ fn seal(path: &Path) -> Vec<String> {
         volume.begin(Caller::ADMIN).seal(ino, &parameters, b"").expect("it is sealed");
     }
     engine::perform_all(&mut volume, &[at.prose("by-linux", 300_000)]).expect("a file");
+    let content = Content::Noise { seed: 7, length: UNFINISHED_BYTES };
+    engine::perform_all(&mut volume, &[at.write("unfinished", 0, content)]).expect("a file");
+    let parameters = Parameters { algorithm: HashAlgorithm::Sha256, log_block_bytes: 12, salt: Vec::new() };
+    let mut sealing =
+        volume.begin_sealing(resolve(&volume, "unfinished"), &parameters, b"").expect("it can be sealed");
+    let part = volume.begin(Caller::ADMIN).seal_part(&mut sealing).expect("there is room");
+    assert_eq!(part, None, "the tree has several parts");
     let digests = OURS.map(|(name, ..)| digest_of(&volume, name)).to_vec();
     let damaged = volume.inode(resolve(&volume, "damaged")).expect("an inode");
     let place = u64::from(volume.address(&damaged, 3).expect("an address").0) * 4096;
@@ -95,6 +105,9 @@ fn linux_checks_what_we_seal_and_has_our_digests() {
     let write = vm.attempt(at.write("tree", 0, Content::Noise { seed: 9, length: 5 })).expect("it runs");
     write.expect_err("a sealed file is not written");
     vm.run(Op::Unlink { path: at.path("damaged") }).expect("it is removed");
+    // Linux frees the part of a tree, which would become content.
+    let longer = UNFINISHED_BYTES + (1 << 20);
+    vm.run(Op::Truncate { path: at.path("unfinished"), size: longer }).expect("it grows");
     vm.run_all([at.fsync("by-linux"), Op::Verity { path: at.path("by-linux") }]).expect("Linux seals it");
     let by_linux = measure(&mut vm, &at, "by-linux");
     let outcome = vm.run(Op::Manifest { dir: "/mnt/0".into() }).expect("Linux reads every other file");
@@ -107,6 +120,9 @@ fn linux_checks_what_we_seal_and_has_our_digests() {
     let mut ours = manifest::manifest_of(&volume);
     ours.volume = theirs.volume;
     assert_eq!(differences(&theirs, &ours, Scope::Volume, DIFFERENCES), Vec::<String>::new());
+    let mut grown = vec![1; 1 << 20];
+    let count = volume.read(resolve(&volume, "unfinished"), UNFINISHED_BYTES, &mut grown).expect("readable");
+    assert!(count == 1 << 20 && grown.iter().all(|byte| *byte == 0), "the tree is no content");
     let mut changed = vec![0; 10];
     assert_eq!(volume.read(resolve(&volume, "tree"), 5, &mut changed).expect("it matches"), 10);
     let gone = volume.resolve(b"damaged", FinalSymlink::NoFollow);
