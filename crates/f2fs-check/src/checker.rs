@@ -1,6 +1,6 @@
 //! The check as a whole: its state, and the order of its parts.
 
-use std::{cmp::Ordering, sync::Arc};
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use block::Device;
 use f2fs::{
@@ -134,6 +134,7 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         misclaims: FxHashMap::default(),
         unreadable: Vec::new(),
         lost_inodes: LostInodes::default(),
+        invalid: BTreeMap::new(),
         layouts: Layouts::default(),
         emptied_inodes: FxHashSet::default(),
         bad_children: FxHashMap::default(),
@@ -198,6 +199,8 @@ pub(crate) struct Checker<'a> {
     pub unreadable: Vec<(Nid, Finding)>,
     /// Inodes whose block is lost, with the findings.
     pub lost_inodes: LostInodes,
+    /// Inodes whose fields contradict each other, with the findings.
+    pub invalid: BTreeMap<Ino, Finding>,
     /// Layouts of regular files that are neither inline nor compressed.
     pub layouts: Layouts,
     /// Inodes with nodes of addresses that are made anew.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use f2fs::{
-    Error, Place,
+    Place,
     format::{
         FileType,
         inode::{flag, inline},
-        node::{NodeBlock, NodeFooter, XATTR_NODE_OFFSET},
+        node::{NodeBlock, XATTR_NODE_OFFSET},
         superblock::Features,
     },
     units::{BlockAddr, Ino, Nid},
@@ -28,7 +28,7 @@ pub const MODE: usize = 0;
 /// Byte offset of i_advise.
 pub const ADVISE: usize = 2;
 /// Byte offset of i_inline.
-const INLINE: usize = 3;
+pub const INLINE: usize = 3;
 /// Byte offset of i_links.
 pub const LINKS: usize = 12;
 /// Byte offset of i_size.
@@ -51,7 +51,7 @@ pub const SAVED_BLOCKS: usize = 384;
 pub const ALGORITHM: usize = 392;
 
 /// Byte offset of the extra attributes, which begin with their size.
-const EXTRA: usize = 360;
+pub const EXTRA: usize = 360;
 
 impl Checker<'_> {
     /// Checks an inode block whose footer is right.
@@ -156,7 +156,7 @@ impl Checker<'_> {
     }
 
     /// Returns the first address of an inode, at a byte, if its block is in use and its summary names the inode.
-    fn own_first_block(&mut self, nid: Nid, bytes: &[u8], at: usize) -> Option<BlockAddr> {
+    pub fn own_first_block(&mut self, nid: Nid, bytes: &[u8], at: usize) -> Option<BlockAddr> {
         let word = bytes.get(at..at + 4)?.try_into().expect("four bytes");
         let addr = BlockAddr(u32::from_le_bytes(word));
         if !self.segments.is_marked(addr) {
@@ -165,37 +165,6 @@ impl Checker<'_> {
         let owned = self.summaries.owner(&self.io, addr)?;
         let is_own = owned.content == Content::Data && (owned.owner.nid, owned.owner.offset) == (nid, 0);
         is_own.then_some(addr)
-    }
-
-    /// Has the marks of inline content cleared in an inode whose fields contradict each other, if its first address names a
-    /// block whose summary names the inode. Other marks, as that of encryption, are right then.
-    fn clear_wrong_inline(&mut self, nid: Nid, bytes: &[u8]) {
-        let (stored, marks) = (bytes[INLINE], inline::DATA | inline::DENTRY);
-        let extra = match stored & inline::EXTRA_ATTR {
-            0 => 0,
-            _ => usize::from(u16::from_le_bytes([bytes[EXTRA], bytes[EXTRA + 1]])),
-        };
-        if stored & marks != 0 && self.own_first_block(nid, bytes, EXTRA + extra).is_some() {
-            let flags = stored & !(marks | inline::DATA_EXIST);
-            self.fix(Fix::Node(Slot { nid, at: INLINE }, vec![flags]));
-        }
-    }
-
-    /// Notes an inode whose fields contradict each other. Its blocks cannot be told.
-    fn invalid_inode(&mut self, entry: Entry, at: Place, bytes: &[u8], error: &Error) {
-        let known = match error {
-            Error::Corrupt { what, .. } => what.to_string(),
-            error => error.to_string(),
-        };
-        self.report.add(Finding::new(Kind::InodeInvalid, at, known));
-        self.clear_wrong_inline(NodeFooter::of(bytes).nid, bytes);
-        self.table.note(entry, fact::INVALID | fact::TAINTED);
-        self.quotas.give_up();
-        if let Some(kind) = FileType::from_mode(u16::from_le_bytes([bytes[0], bytes[1]])) {
-            self.table.set_kind(entry, kind);
-        }
-        let links = u32::from_le_bytes(bytes[LINKS..LINKS + 4].try_into().expect("four bytes"));
-        self.table.take_links(entry, 0u32.wrapping_sub(links));
     }
 
     /// Checks the address that inline content leaves free: the content moves there when it outgrows the inode.

@@ -199,7 +199,7 @@ impl Checker<'_> {
     }
 
     /// Returns true if the first block of an inode, according to its first address, begins with the entry "." of the inode.
-    fn begins_as_directory(&mut self, inode: &NodeBlock) -> bool {
+    pub fn begins_as_directory(&mut self, inode: &NodeBlock) -> bool {
         if inode.has_inline(inline::DATA) {
             return false;
         }

@@ -5,7 +5,7 @@
 //! directories. Its owner, times, permissions, attributes and exact size do not. The entries of an inline directory do not
 //! either: an empty one takes its place, and its children enter it under the names that they carry.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use f2fs::{
     Place,
@@ -13,8 +13,8 @@ use f2fs::{
         BLOCKS_PER_SEGMENT, FileType, NAME_MAX,
         dentry::Dentries,
         dir_hash,
-        inode::{Compression, INLINE_XATTR_WORDS, advise, inline},
-        node::{NodeBlock, NodeFooter},
+        inode::{Compression, INLINE_XATTR_WORDS, InodeLayout, advise, inline},
+        node::{NodeBlock, NodeFooter, XATTR_NODE_OFFSET},
         node_path::NodeKind,
         superblock::Features,
     },
@@ -92,11 +92,18 @@ impl LostInodes {
 
 /// Blocks that name a lost inode.
 #[derive(Debug, Default)]
-struct Remains {
+pub struct Remains {
     /// Blocks of data by the index of their address in the inode; `None` if several name it.
-    addrs: BTreeMap<u16, Option<BlockAddr>>,
-    /// Further nodes.
+    pub addrs: BTreeMap<u16, Option<BlockAddr>>,
+    /// Further nodes with addresses or numbers of nodes.
     nodes: Vec<Nid>,
+}
+
+impl Remains {
+    /// Returns true if nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.addrs.is_empty() && self.nodes.is_empty()
+    }
 }
 
 /// Returns true if a change makes a directory in place of a lost one.
@@ -114,15 +121,23 @@ impl Checker<'_> {
         }
     }
 
-    /// Makes lost inodes anew, or has their numbers freed if nothing is left of them. The segments in `old` blocks of the SIT
-    /// tell nothing.
+    /// Has the fields of invalid inodes restored, and makes lost inodes anew, or has their numbers freed if nothing is left of
+    /// them. The segments in `old` blocks of the SIT tell nothing.
     pub fn remake_inodes(&mut self, old: &FxHashSet<u32>) {
-        let LostInodes(lost) = std::mem::take(&mut self.lost_inodes);
-        if lost.is_empty() {
+        self.conclude_kinds();
+        let nodes = self.table.iter().filter(|(_, entry)| self.table.has(*entry, fact::INVALID));
+        let invalid: Vec<Ino> = nodes.map(|(nid, _)| Ino::from(nid)).collect();
+        if invalid.is_empty() && self.lost_inodes.0.is_empty() {
             return;
         }
-        let mut remains = self.remains(&lost, old);
+        let doubtful = self.invalid.keys().map(|ino| Nid::from(*ino));
+        let nids: Vec<Nid> = self.lost_inodes.0.iter().map(|(nid, _)| *nid).chain(doubtful).collect();
+        let mut remains = self.remains(&nids, old);
         self.name_by_remains(&remains);
+        for ino in invalid {
+            self.conclude_invalid(ino, remains.get(&ino.into()));
+        }
+        let LostInodes(lost) = std::mem::take(&mut self.lost_inodes);
         for (nid, finding) in lost {
             let ino = Ino::from(nid);
             let form = remains.remove(&nid).and_then(|remains| Some((self.form(ino, &remains)?, remains)));
@@ -287,24 +302,23 @@ impl Checker<'_> {
     }
 
     /// Number of blocks of the main area.
-    fn volume_blocks(&self) -> u64 {
+    pub fn volume_blocks(&self) -> u64 {
         u64::from(self.geometry.segments) * u64::from(BLOCKS_PER_SEGMENT)
     }
 
     /// The addresses in a node, if it is a direct one.
     fn direct_addrs(&mut self, nid: Nid) -> Option<Vec<BlockAddr>> {
-        let addr = self.table.find(nid).map(|entry| self.table.addr(entry))?;
-        let bytes = self.cache.block(&self.io, addr).ok()?;
-        let kind = NodeKind::of(self.geometry.block_size, NodeFooter::of(&bytes).offset);
+        let (offset, bytes) = self.node_bytes(nid)?;
+        let kind = NodeKind::of(self.geometry.block_size, offset);
         let words = bytes.chunks_exact(4).take(self.geometry.block_size.node_addrs());
         let words = words.map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")));
         matches!(kind, Some(NodeKind::Direct { .. })).then(|| words.map(BlockAddr).collect())
     }
 
     /// Collects what is left of lost inodes.
-    fn remains(&mut self, lost: &[(Nid, Finding)], old: &FxHashSet<u32>) -> FxHashMap<Nid, Remains> {
+    fn remains(&mut self, lost: &[Nid], old: &FxHashSet<u32>) -> FxHashMap<Nid, Remains> {
         let mut remains: FxHashMap<Nid, Remains> = FxHashMap::default();
-        remains.extend(lost.iter().map(|(nid, _)| (*nid, Remains::default())));
+        remains.extend(lost.iter().map(|nid| (*nid, Remains::default())));
         let mut count = 0;
         for segment in self.segments.all() {
             if old.contains(&self.sit_block(segment)) || self.segments.content(segment) == Some(Content::Node)
@@ -331,7 +345,9 @@ impl Checker<'_> {
         }
         for (nid, entry) in self.table.iter() {
             let owner = Nid::from(self.table.ino(entry));
-            if owner != nid && !self.table.has(entry, fact::BROKEN) {
+            // The next check attaches the xattr node.
+            let is_xattrs = self.table.own_offset(entry) == XATTR_NODE_OFFSET;
+            if owner != nid && !is_xattrs && !self.table.has(entry, fact::BROKEN) {
                 if let Some(remains) = remains.get_mut(&owner) {
                     remains.nodes.push(nid);
                 }
@@ -343,8 +359,7 @@ impl Checker<'_> {
     /// Makes an inode of what is left of it. `None` if that is nothing, or if its layout cannot be told.
     fn remade(&mut self, ino: Ino, kind: FileType, remains: &Remains) -> Option<(NodeBlock, Fit)> {
         let is_directory = kind == FileType::Directory;
-        let is_empty = remains.addrs.is_empty() && remains.nodes.is_empty();
-        if is_empty {
+        if remains.is_empty() {
             // Linux mounts no volume whose root directory is inline.
             let is_inline = is_directory && ino != self.superblock.root_ino;
             return if is_inline { Some((self.empty_directory(ino)?, Fit::Agrees)) } else { None };
@@ -361,8 +376,7 @@ impl Checker<'_> {
         };
         let (layout, fit) = self.layouts.choose(used, holders, self.format.features);
         let mut inode = self.empty_inode(ino, mode, 0, layout)?;
-        let mut end = u64::from(used);
-        if end > inode.layout().addrs() as u64 {
+        if usize::from(used) > inode.layout().addrs() {
             return None;
         }
         for (index, addr) in &remains.addrs {
@@ -372,30 +386,13 @@ impl Checker<'_> {
             self.compress(&mut inode, remains);
         }
         let layout = inode.layout();
-        let n = self.geometry.block_size.node_addrs() as u32;
-        for nid in &remains.nodes {
-            let addr = self.table.find(*nid).map(|entry| self.table.addr(entry))?;
-            let bytes = self.cache.block(&self.io, addr).ok()?;
-            let offset = NodeFooter::of(&bytes).offset;
-            if let Some(child) = [1, 2, 3, 4 + n, 5 + 2 * n].iter().position(|own| *own == offset) {
-                inode.set_child(child, *nid);
-            }
-            let Some(kind @ NodeKind::Direct { .. }) = NodeKind::of(self.geometry.block_size, offset) else {
-                continue;
-            };
-            let words = bytes.chunks_exact(4).take(layout.direct_addrs());
-            let addrs: Vec<BlockAddr> = words
-                .map(|word| BlockAddr(u32::from_le_bytes(word.try_into().expect("four bytes"))))
-                .collect();
-            if addrs.contains(&BlockAddr::COMPRESS) && inode.compression().is_none() {
-                return None;
-            }
-            let last = addrs.iter().rposition(|addr| addr.is_real());
-            let blocks = kind.first_block(&layout).zip(last).map(|(first, last)| first + last as u64 + 1);
-            end = end.max(blocks.unwrap_or(0));
+        if inode.compression().is_none() && self.has_marks(remains) {
+            return None;
         }
-        // The last cluster may reach behind its blocks.
-        end = end.next_multiple_of(layout.cluster_blocks() as u64);
+        for (place, nid) in self.children(remains) {
+            inode.set_child(place, nid);
+        }
+        let end = self.end_of(remains, &layout);
         let head = inode.head_mut();
         head.size.set(end << self.geometry.block_size.log());
         head.advise |= advise::LOST_PINO;
@@ -406,6 +403,49 @@ impl Checker<'_> {
         }
         inode.seal();
         Some((inode, fit))
+    }
+
+    /// Returns true if nodes of a lost inode have marks of compressed clusters.
+    fn has_marks(&mut self, remains: &Remains) -> bool {
+        remains
+            .nodes
+            .iter()
+            .any(|nid| self.direct_addrs(*nid).is_some_and(|addrs| addrs.contains(&BlockAddr::COMPRESS)))
+    }
+
+    /// The nodes that a lost inode named itself, with their places in it.
+    pub fn children(&mut self, remains: &Remains) -> Vec<(usize, Nid)> {
+        let n = self.geometry.block_size.node_addrs() as u32;
+        let places = [1, 2, 3, 4 + n, 5 + 2 * n];
+        let place = |nid: &Nid| {
+            let (offset, _) = self.node_bytes(*nid)?;
+            Some((places.iter().position(|own| *own == offset)?, *nid))
+        };
+        remains.nodes.iter().filter_map(place).collect()
+    }
+
+    /// Number of blocks up to the last one that is left of a lost inode with this layout, or to the end of its cluster.
+    pub fn end_of(&mut self, remains: &Remains, layout: &InodeLayout) -> u64 {
+        let mut end = remains.addrs.keys().last().map_or(0, |index| u64::from(*index) + 1);
+        for nid in &remains.nodes {
+            let Some((offset, bytes)) = self.node_bytes(*nid) else { continue };
+            let Some(kind @ NodeKind::Direct { .. }) = NodeKind::of(self.geometry.block_size, offset) else {
+                continue;
+            };
+            let words = bytes.chunks_exact(4).take(layout.direct_addrs());
+            let addrs = words.map(|word| BlockAddr(u32::from_le_bytes(word.try_into().expect("four bytes"))));
+            let last = addrs.enumerate().rfind(|(_, addr)| addr.is_real());
+            let blocks = kind.first_block(layout).zip(last).map(|(first, (last, _))| first + last as u64 + 1);
+            end = end.max(blocks.unwrap_or(0));
+        }
+        end.next_multiple_of(layout.cluster_blocks() as u64)
+    }
+
+    /// The block of a node, with the offset in its footer.
+    fn node_bytes(&mut self, nid: Nid) -> Option<(u32, Arc<[u8]>)> {
+        let addr = self.table.find(nid).map(|entry| self.table.addr(entry))?;
+        let bytes = self.cache.block(&self.io, addr).ok()?;
+        Some((NodeFooter::of(&bytes).offset, bytes))
     }
 
     /// Sets the compression of a file as its clusters show it. The marks of those in the inode are lost with it; those in
@@ -466,10 +506,15 @@ impl Checker<'_> {
 
     /// Makes an inode without content, with this layout and these marks of inline content.
     fn empty_inode(&self, ino: Ino, mode: u16, content: u8, layout: Option<Layout>) -> Option<NodeBlock> {
+        let features = self.format.features;
+        if features.has(Features::FLEXIBLE_INLINE_XATTR) && !features.has(Features::EXTRA_ATTR) {
+            // No inode has a layout under such a superblock.
+            return None;
+        }
         let inline = layout.map_or(inline::XATTR, |layout| layout.inline) | content;
         let inode = NodeBlock::new_inode(self.format, ino, mode, inline, INLINE_XATTR_WORDS as u16);
         let mut bytes = inode.bytes().to_vec();
-        if let Some(layout) = layout.filter(|_| self.format.features.has(Features::EXTRA_ATTR)) {
+        if let Some(layout) = layout.filter(|_| features.has(Features::EXTRA_ATTR)) {
             layout.put(&mut bytes);
         }
         parse_node(self.format, &bytes, ino.into(), BlockAddr::NULL).0.ok()

@@ -47,7 +47,6 @@ impl Checker<'_> {
     pub fn conclude(&mut self) {
         self.conclude_nodes();
         self.conclude_unreadable();
-        self.conclude_invalid();
         self.conclude_lost();
         let old = self.old_sit_blocks();
         self.remake_inodes(&old);
@@ -58,17 +57,6 @@ impl Checker<'_> {
         self.conclude_segments(unused);
         self.conclude_counts();
         self.conclude_sums();
-    }
-
-    /// Has the fields of invalid inodes restored.
-    fn conclude_invalid(&mut self) {
-        self.conclude_kinds();
-        let nodes = self.table.iter().filter(|(_, entry)| self.table.has(*entry, fact::INVALID));
-        let invalid: Vec<Ino> = nodes.map(|(nid, _)| Ino::from(nid)).collect();
-        for ino in invalid {
-            let kind = self.named_kind(ino);
-            self.fix(Fix::Mend(ino, kind));
-        }
     }
 
     /// Collects the valid blocks that nothing names, by segment. A block whose summary names an odd address

@@ -60,7 +60,7 @@ fn a_file_that_one_bit_makes_a_link_or_a_socket_becomes_a_file_again() {
         for content in [vec![3; 5 * BLOCK], vec![3; 10], Vec::new()] {
             let case = format!("{mode:o} with {} bytes", content.len());
             let (device, plan) = with_mode(&content, 0o644, mode);
-            assert_eq!(kinds(&plan)[0], "inode-invalid", "{case}");
+            assert!(kinds(&plan).contains(&"inode-invalid"), "{case}: {:?}", kinds(&plan));
             assert_eq!(plan.losses, Vec::<String>::new(), "{case}");
             plan.apply(&*device).unwrap();
             assert!(support::report(device.clone()).is_clean(), "{case}");

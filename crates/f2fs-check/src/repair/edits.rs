@@ -14,7 +14,6 @@ use f2fs::{
 };
 
 use super::{
-    mend::{self, Mended},
     space::Space,
     tables::Tables,
     transfer::{Changes, State},
@@ -22,6 +21,7 @@ use super::{
 use crate::{
     Fix, NewBlock, Slot,
     bitmap::Bitmap,
+    mend::{self, Mended},
     nodes::set_footer,
     reader::parse_node,
     segments::Content,

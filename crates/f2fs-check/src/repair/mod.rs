@@ -2,7 +2,7 @@
 //!
 //! [`plan`] checks the volume, applies the [fixes](crate::Fix) of the findings to an overlay, and checks again,
 //! until a check finds nothing. The device is not written meanwhile. Nodes and directory blocks are changed in
-//! place in the overlay (`edits`, `mend`); names and quota files are changed by the engine (`names`). Then
+//! place in the overlay (`edits`); names and quota files are changed by the engine (`names`). Then
 //! `transfer` computes the writes that lead from the device to the overlay by one checkpoint. [`Plan::apply`]
 //! performs them; a power cut at any of them leaves the old volume or the repaired one. Nodes that fsyncs wrote
 //! after the checkpoint are rolled forward first, by the engine, as a mount does; that is a checkpoint of its own.
@@ -13,7 +13,6 @@ mod census;
 mod corrected;
 mod edits;
 mod logs;
-mod mend;
 mod moves;
 mod names;
 mod pack;

@@ -1,11 +1,14 @@
-//! Parts of nodes that were overwritten.
+//! Parts of nodes that were overwritten: sectors of 512 bytes, and footers.
 
 use std::collections::BTreeMap;
 
+use block::Rng;
 use f2fs::format::node::NodeFooter;
 
 use super::*;
 
+/// Bytes of a sector.
+const SECTOR: usize = 512;
 /// Bytes of a footer.
 const FOOTER_BYTES: usize = BLOCK - FOOTER;
 
@@ -63,4 +66,129 @@ fn a_footer_of_zeroes_or_ones_loses_nothing() {
             assert_eq!(found.cold, right.cold, "{name}, {byte:#x}");
         }
     }
+}
+
+/// What overwrites a sector.
+#[derive(Debug, Clone, Copy)]
+enum Pattern {
+    Zeroes,
+    Ones,
+    Noise,
+}
+
+impl Pattern {
+    fn bytes(self, seed: u64) -> Vec<u8> {
+        let mut rng = Rng::new(seed);
+        match self {
+            Pattern::Zeroes => vec![0; SECTOR],
+            Pattern::Ones => vec![0xFF; SECTOR],
+            Pattern::Noise => (0..SECTOR).map(|_| rng.below(256) as u8).collect(),
+        }
+    }
+}
+
+/// Repairs a volume. Returns its paths with their content.
+fn contents_after(d: &Damaged, case: &str) -> (BTreeMap<String, String>, Vec<String>) {
+    let losses = match planned(&d.device) {
+        // The sector has these bytes.
+        Planned::Clean(_) => Vec::new(),
+        Planned::Refused(refusal) => {
+            panic!("{case}: {}: {}", refusal.reason, support::lines(&refusal.report))
+        }
+        Planned::Repair(plan) => {
+            plan.apply(&*d.device).unwrap();
+            plan.losses
+        }
+    };
+    let report = support::report(d.device.clone());
+    assert!(report.is_clean(), "{case}: {}", support::lines(&report));
+    if let Err(error) = model::fsck::fsck(&d.device) {
+        panic!("{case}: fsck.f2fs: {error:#}");
+    }
+    (contents(&d.device), losses)
+}
+
+/// Overwrites each sector of these inodes in turn: that costs no more than the loss of the whole inodes, and is said.
+fn a_sector_costs_no_more_than_the_block(
+    sound: &Damaged,
+    inodes: &[Ino],
+    sectors: std::ops::Range<usize>,
+    patterns: &[Pattern],
+) {
+    let copy = || Damaged::copy_of(&sound.device);
+    let before = contents(&sound.device);
+    let d = copy();
+    inodes.iter().for_each(|ino| d.put_node((*ino).into(), 0, &[0; BLOCK]));
+    let (mut kept, _) = contents_after(&d, "whole blocks");
+    kept.retain(|path, line| before.get(path) == Some(line));
+    for sector in sectors {
+        for pattern in patterns {
+            let case = format!("{pattern:?} in sector {sector}");
+            let d = copy();
+            for ino in inodes {
+                d.put_node(
+                    (*ino).into(),
+                    sector * SECTOR,
+                    &pattern.bytes(u64::from(ino.0) << 8 | sector as u64),
+                );
+            }
+            let (found, losses) = contents_after(&d, &case);
+            let less: Vec<&String> = kept
+                .iter()
+                .filter(|(path, line)| found.get(*path) != Some(line))
+                .map(|(path, _)| path)
+                .collect();
+            assert!(less.is_empty(), "{case}: {less:?}: {losses:?}");
+            let is_whole = before.iter().all(|(path, line)| found.get(path) == Some(line));
+            assert!(is_whole || !losses.is_empty(), "{case}: the loss is not said");
+            for (path, line) in listed(&d) {
+                let mode = u32::from_str_radix(line.split(' ').next().unwrap(), 8).unwrap();
+                assert_eq!(mode & 0o6000, 0, "{case}: {path} has set-id bits");
+            }
+        }
+    }
+}
+
+#[test]
+fn sectors_of_inodes_of_files_and_directories_cost_no_more_than_their_blocks() {
+    let d = Damaged::new();
+    let paths = ["/plain", "/big", "/far", "/many", "/link", "/compressed", "/attributes", "/few/small"];
+    let inodes = paths.map(|path| d.ino(path));
+    a_sector_costs_no_more_than_the_block(&d, &inodes, 0..1, &[Pattern::Ones]);
+    a_sector_costs_no_more_than_the_block(&d, &inodes, 0..8, &[Pattern::Zeroes, Pattern::Noise]);
+}
+
+#[test]
+fn the_first_sector_of_an_inline_directory_costs_no_more_than_its_block() {
+    let d = Damaged::new();
+    let all = [Pattern::Zeroes, Pattern::Ones, Pattern::Noise];
+    a_sector_costs_no_more_than_the_block(&d, &[d.ino("/few")], 0..1, &all);
+}
+
+#[test]
+fn sectors_of_the_root_cost_no_more_than_its_block() {
+    let d = Damaged::new();
+    a_sector_costs_no_more_than_the_block(&d, &[ROOT], 0..1, &[Pattern::Ones]);
+    a_sector_costs_no_more_than_the_block(&d, &[ROOT], 0..8, &[Pattern::Zeroes, Pattern::Noise]);
+}
+
+#[test]
+fn sectors_of_inodes_without_checksums_cost_no_more_than_their_blocks() {
+    let d = Damaged::filled(64 << 20, "", |volume| {
+        let file = NewNode::new(0o100_644);
+        let plain = volume.begin(Caller::ADMIN).create(ROOT, b"plain", &file)?;
+        volume.begin(Caller::ADMIN).write(plain, 0, &[3; 40 * BLOCK])?;
+        let big = volume.begin(Caller::ADMIN).create(ROOT, b"big", &file)?;
+        volume.begin(Caller::ADMIN).write(big, 0, &[4; 1500 * BLOCK])?;
+        for (dir, names) in [(&b"many"[..], 400), (&b"few"[..], 80)] {
+            let dir = volume.begin(Caller::ADMIN).create(ROOT, dir, &NewNode::new(0o040_755))?;
+            for n in 0..names {
+                let ino = volume.begin(Caller::ADMIN).create(dir, format!("entry {n}").as_bytes(), &file)?;
+                volume.begin(Caller::ADMIN).write(ino, 0, &[n as u8; 99])?;
+            }
+        }
+        Ok(())
+    });
+    let inodes = ["/plain", "/big", "/many", "/few", "/many/entry 7"].map(|path| d.ino(path));
+    a_sector_costs_no_more_than_the_block(&d, &inodes, 0..8, &[Pattern::Zeroes, Pattern::Noise]);
 }

@@ -21,6 +21,10 @@ const SAVED: usize = EXTRA + 24;
 const ALGORITHM: usize = EXTRA + 32;
 /// Permissions of an inode whose mode is lost.
 const PERMISSIONS: u16 = 0o600;
+/// Permissions of a directory whose mode is lost.
+const DIRECTORY_PERMISSIONS: u16 = 0o700;
+/// Bits of a mode that an inode keeps whose kind was damaged: all but the set-id bits.
+const PERMISSIONS_MASK: u16 = 0o1777;
 
 /// Restores some fields of an inode.
 type Step = fn(&mut [u8], NodeFormat, Option<FileType>);
@@ -70,7 +74,12 @@ fn mend_kind(bytes: &mut [u8], _: NodeFormat, kind: Option<FileType>) {
         return;
     }
     let kind = kind.unwrap_or(if is_file { FileType::Regular } else { FileType::Directory });
-    let permissions = if mode & 0o7777 == 0 { PERMISSIONS } else { mode & 0o7777 };
+    // Whatever damaged the kind may have set the others.
+    let permissions = match (mode & PERMISSIONS_MASK, kind) {
+        (0, FileType::Directory) => DIRECTORY_PERMISSIONS,
+        (0, _) => PERMISSIONS,
+        (permissions, _) => permissions,
+    };
     head.mode.set(kind.mode_bits() | permissions);
 }
 
