@@ -142,6 +142,7 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         unlike_clusters: FxHashSet::default(),
         named: FxHashMap::default(),
         doubted_kinds: FxHashSet::default(),
+        plain_parents: FxHashSet::default(),
         without_context: FxHashSet::default(),
         encrypted_names: FxHashSet::default(),
         past_size: FxHashMap::default(),
@@ -215,6 +216,8 @@ pub(crate) struct Checker<'a> {
     pub named: FxHashMap<Ino, Named>,
     /// Inodes whose content contradicts their kind.
     pub doubted_kinds: FxHashSet<Ino>,
+    /// Parents of inodes without the mark of encryption, on a volume with encryption: they are not encrypted, either.
+    pub plain_parents: FxHashSet<Ino>,
     /// Inodes that are marked as encrypted, on a volume with encryption, and have no context.
     pub without_context: FxHashSet<Ino>,
     /// Directories among them with names that may be encrypted.

@@ -6,7 +6,7 @@ use f2fs::{
     Place,
     format::{
         FileType,
-        inode::{flag, inline},
+        inode::{advise, flag, inline},
         node::{NodeBlock, XATTR_NODE_OFFSET},
         superblock::Features,
     },
@@ -84,6 +84,7 @@ impl Checker<'_> {
         if !self.table.has(entry, fact::HIDDEN) {
             self.quotas.charge(&inode);
         }
+        self.note_parent_of_plain(&inode);
         if inode.is_directory() {
             self.report.sums.directories += 1;
             self.table.take_links(entry, 1);
@@ -125,6 +126,16 @@ impl Checker<'_> {
                 true => self.expect(child, offset, ino, at, slot),
                 false => self.drop_child_of_inode_without_addresses(child, at, slot),
             }
+        }
+    }
+
+    /// Notes the parent of an inode that is not encrypted: all that is made in an encrypted directory is.
+    fn note_parent_of_plain(&mut self, inode: &NodeBlock) {
+        let has_content =
+            matches!(inode.file_type(), FileType::Regular | FileType::Directory | FileType::Symlink);
+        let is_plain = has_content && !inode.has_advise(advise::ENCRYPT | advise::LOST_PINO);
+        if is_plain && self.format.features.has(Features::ENCRYPT) && self.plain_parents.len() < ODD_MAX {
+            self.plain_parents.insert(Ino(inode.head().pino.get()));
         }
     }
 

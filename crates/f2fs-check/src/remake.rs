@@ -191,8 +191,8 @@ impl Checker<'_> {
     }
 
     /// The form in which a lost inode comes back; `None` if it is freed. Its names tell the kind, or else its content: nothing
-    /// that is left is deleted because its directory is lost or doubtful. On a volume with encryption, a directory may have
-    /// been encrypted, and is freed; its children have their own names.
+    /// that is left is deleted because its directory is lost or doubtful. On a volume with encryption, a directory without plain
+    /// children may have been encrypted, and is freed; its children have their own names.
     fn form(&mut self, ino: Ino, remains: &Remains) -> Option<Form> {
         let has_encryption = self.format.features.has(Features::ENCRYPT);
         let kind = match self.named_kind(ino) {
@@ -201,7 +201,10 @@ impl Checker<'_> {
             Some(kind) => kind,
         };
         match kind {
-            FileType::Directory => (!has_encryption).then_some(Form::Plain(kind)),
+            FileType::Directory => {
+                let is_plain = !has_encryption || self.plain_parents.contains(&ino);
+                is_plain.then_some(Form::Plain(kind))
+            }
             FileType::Regular if has_encryption => Some(match self.encrypted_name(ino, remains) {
                 Some(name) => Form::Ciphertext(name),
                 None => Form::Plain(kind),

@@ -365,6 +365,7 @@ impl Checker<'_> {
             let known = format!("valid_inode_count {inodes}, {} found", self.report.sums.inodes);
             self.add(Kind::CountInodes, at, known);
         }
+        self.lose_missing(nodes, inodes);
         let is_known = self.lost.is_empty()
             && !self.table.iter().any(|(_, entry)| self.table.has(entry, fact::BROKEN | fact::INVALID));
         if is_known && self.checkpoint.valid_blocks != self.report.sums.blocks {
@@ -375,6 +376,15 @@ impl Checker<'_> {
             self.add(Kind::CountBlocks, at, known);
         }
         self.conclude_free(at);
+    }
+
+    /// Counts nodes as lost of which the checkpoint has the number, and nothing else is known: the NAT journal was lost. One
+    /// wrong number in the checkpoint leaves the other right.
+    fn lose_missing(&mut self, nodes: u64, inodes: u64) {
+        let missing = nodes.saturating_sub(self.report.sums.nodes);
+        if inodes > self.report.sums.inodes {
+            (0..missing).take(ODD_MAX).for_each(|_| self.lose(Loss::Node));
+        }
     }
 
     fn conclude_free(&mut self, at: Place) {

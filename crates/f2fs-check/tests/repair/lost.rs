@@ -179,6 +179,11 @@ fn plain_files_on_a_volume_with_encryption_keep_their_content() {
 }
 
 #[test]
+fn a_plain_directory_on_a_volume_with_encryption_keeps_its_place() {
+    assert_eq!(repaired_without(&with_encryption(), &["/dir"]), Vec::<String>::new());
+}
+
+#[test]
 fn a_lost_file_in_an_encrypted_directory_does_not_come_back_as_a_plain_one() {
     const ADVISE: usize = 2;
     const ENCRYPT: u8 = 4;

@@ -75,3 +75,52 @@ fn a_file_whose_footer_has_one_wrong_bit_stays() {
     }
     loses_nothing(&d, &sound);
 }
+
+#[test]
+fn files_whose_nat_journal_is_zero_are_said_to_be_lost() {
+    for end in [At::Checkpoint, At::Unmount] {
+        let d = journaled(end);
+        let [(journal, at), _] = d.journals();
+        assert_ne!(d.block(journal)[at..at + 2], [0; 2], "the journal has entries");
+        let sound = contents(&d.device);
+        // The block has the journal of the SIT, too: nothing else is left that names the nodes.
+        d.put(journal, 0, &[0; BLOCK]);
+        let plan = repair_of(&d.device);
+        plan.apply(&*d.device).unwrap();
+        let report = support::report(d.device.clone());
+        assert!(report.is_clean(), "{}", support::lines(&report));
+        let found = contents(&d.device);
+        let lost = sound.iter().filter(|(path, line)| found.get(*path) != Some(line)).count();
+        let loss = format!("up to {lost} nodes are lost");
+        assert!(
+            lost > 0 && plan.losses.iter().any(|line| line.contains(&loss)),
+            "{end:?}: {:?}",
+            plan.losses
+        );
+    }
+}
+
+/// The end of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Checkpoint,
+    Unmount,
+}
+
+/// Makes a few files whose entries of the NAT lie in the journal of the newest checkpoint alone.
+fn journaled(end: At) -> Damaged {
+    let d = Damaged::new();
+    let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
+    for n in 0..9 {
+        let name = format!("late {n}");
+        let ino =
+            volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(0o100_644)).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, 0, &[n; 3 * BLOCK]).unwrap();
+    }
+    match end {
+        At::Checkpoint => volume.checkpoint().unwrap(),
+        At::Unmount => volume.unmount().unwrap(),
+    }
+    drop(volume);
+    d.at_last_checkpoint()
+}
