@@ -9,6 +9,8 @@ pub(crate) enum Loss {
     Name,
     /// A name that is damaged or at a wrong place, and cannot be entered again.
     Entry,
+    /// The place of a file or directory that comes to lost+found.
+    Place,
     /// A block of a directory that cannot be read.
     DirBlock,
     /// An address outside the main area, whose block is not known.
@@ -41,6 +43,11 @@ impl Loss {
             Loss::Entry => format!(
                 "up to {count} names are lost, because their entries are damaged or cannot be entered again"
             ),
+            Loss::Place => {
+                format!(
+                    "up to {count} files and directories move to lost+found, because nothing tells their place"
+                )
+            }
             Loss::DirBlock => {
                 format!("up to {count} blocks of directories are freed, because they cannot be read")
             }

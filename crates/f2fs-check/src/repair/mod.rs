@@ -42,6 +42,7 @@ use crate::{
     remake::makes_directory,
     segments::Segments,
 };
+use names::Renamed;
 use transfer::{Changes, State};
 
 /// Maximum number of checks. Each repairs the findings that the repairs of the last one uncovered; of a block with many
@@ -228,8 +229,8 @@ struct Round {
     freed_inodes: u64,
     /// Inodes whose size cannot be restored.
     resized_inodes: u64,
-    /// Names that were taken out of a directory and could not be entered again.
-    lost_names: u64,
+    /// Names that were taken out of a directory and could not be entered again, and inodes that moved to lost+found.
+    renamed: Renamed,
 }
 
 struct Planning<'a> {
@@ -309,7 +310,7 @@ impl Planning<'_> {
             }
             let origin = Origin { start: &start, used: &used, segments: &segments };
             let mut round = self.round(&origin, &requests, &report)?;
-            if round.lost_names > 0 && !is_stuck {
+            if round.renamed.refused > 0 && !is_stuck {
                 // Other repairs may let the engine enter them.
                 postpones = true;
                 report.drop_fixes(changes_directories);
@@ -344,13 +345,13 @@ impl Planning<'_> {
         let changes = self.edit(&state, report, segments, used)?;
         let mut requests = transfer::transfer(start, used, &state, &changes)?;
         let state = over(start, &requests)?;
-        let lost_names = self.rename(&state, report);
-        if lost_names.is_some() {
+        let renamed = self.rename(&state, report);
+        if renamed.is_some() {
             requests = transfer::transfer(start, used, &state, &Changes::default())?;
         }
-        let lost_names = lost_names.unwrap_or(0);
+        let renamed = renamed.unwrap_or_default();
         let Changes { freed_inodes, resized_inodes, .. } = changes;
-        Ok(Round { requests, freed_inodes, resized_inodes, lost_names })
+        Ok(Round { requests, freed_inodes, resized_inodes, renamed })
     }
 
     fn edit(
@@ -365,9 +366,9 @@ impl Planning<'_> {
         Ok(changes)
     }
 
-    /// Has the engine change names. Quota files follow when nothing else is wrong. Returns the number of names that were
-    /// taken out and could not be entered again; `None` if there was nothing to do.
-    fn rename(&mut self, state: &State, report: &Report) -> Option<u64> {
+    /// Has the engine change names. Quota files follow when nothing else is wrong. Returns `None` if there was
+    /// nothing to do.
+    fn rename(&mut self, state: &State, report: &Report) -> Option<Renamed> {
         let quota = [Kind::QuotaUsage, Kind::QuotaFile, Kind::QuotaInode];
         let others = |(kind, _): &(Kind, u64)| {
             kind.severity() == Severity::Error && !quota.contains(kind) && !SUPERBLOCK_KINDS.contains(kind)
@@ -389,7 +390,8 @@ impl Planning<'_> {
         let of_round = [
             (Loss::Node, round.freed_inodes),
             (Loss::Size, round.resized_inodes),
-            (Loss::Entry, round.lost_names),
+            (Loss::Entry, round.renamed.refused),
+            (Loss::Place, round.renamed.moved),
         ];
         for (loss, count) in of_round {
             if count > 0 {

@@ -36,19 +36,24 @@ pub fn is_change(fix: &Fix) -> bool {
     matches!(fix, Fix::Root | Fix::Attach(_) | Fix::Enter { .. } | Fix::Quota { .. })
 }
 
-/// Opens the volume over a state, makes the changes of names and quota files, and unmounts it. A change that is
-/// impossible does not keep the others from being made; its finding stays. Returns the number of names that could not be
-/// entered: their finding does not stay, because they were taken out before.
-pub fn apply(state: Arc<dyn Device>, fixes: &[Fix], now: Time) -> u64 {
-    let mut refused = 0;
-    match apply_to_volume(state, fixes, now, &mut refused) {
-        Ok(()) => refused,
-        // The changes since the last checkpoint do not count.
-        Err(_) => fixes.iter().filter(|fix| matches!(fix, Fix::Enter { .. })).count() as u64,
-    }
+/// The result of the changes of names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Renamed {
+    /// Number of names that could not be entered: their finding does not stay, because they were taken out before.
+    pub refused: u64,
+    /// Number of inodes that were entered into lost+found.
+    pub moved: u64,
 }
 
-fn apply_to_volume(state: Arc<dyn Device>, fixes: &[Fix], now: Time, refused: &mut u64) -> Result<()> {
+/// Opens the volume over a state, makes the changes of names and quota files, and unmounts it. A change that is
+/// impossible does not keep the others from being made; its finding stays.
+pub fn apply(state: Arc<dyn Device>, fixes: &[Fix], now: Time) -> Renamed {
+    let enters = || fixes.iter().filter(|fix| matches!(fix, Fix::Enter { .. })).count() as u64;
+    // After an error, the changes since the last checkpoint do not count.
+    apply_to_volume(state, fixes, now).unwrap_or_else(|_| Renamed { refused: enters(), moved: 0 })
+}
+
+fn apply_to_volume(state: Arc<dyn Device>, fixes: &[Fix], now: Time) -> Result<Renamed> {
     let mut volume = Engine::open(state, Options::new(move || now))?;
     if let Some(reason) = volume.read_only_reason() {
         return Err(Error::ReadOnly(reason.to_owned().into()));
@@ -58,7 +63,8 @@ fn apply_to_volume(state: Arc<dyn Device>, fixes: &[Fix], now: Time, refused: &m
     }
     let mut suffixes = Suffixes::default();
     let nameless = fixes.iter().filter_map(|fix| if let Fix::Attach(ino) = fix { Some(*ino) } else { None });
-    let mut attaching = Attaching { nameless: nameless.collect(), folders: FxHashMap::default() };
+    let mut attaching = Attaching { nameless: nameless.collect(), folders: FxHashMap::default(), moved: 0 };
+    let mut refused = 0;
     for fix in fixes {
         let done = match fix {
             Fix::Enter { dir, name, ino } => enter(&mut volume, &mut suffixes, *dir, name, *ino),
@@ -70,10 +76,11 @@ fn apply_to_volume(state: Arc<dyn Device>, fixes: &[Fix], now: Time, refused: &m
             if volume.read_only_reason().is_some() {
                 return Err(error);
             }
-            *refused += u64::from(matches!(fix, Fix::Enter { .. }));
+            refused += u64::from(matches!(fix, Fix::Enter { .. }));
         }
     }
-    volume.unmount()
+    volume.unmount()?;
+    Ok(Renamed { refused, moved: attaching.moved })
 }
 
 /// Replaces the content of a quota file, which is made if it is missing.
@@ -130,6 +137,8 @@ struct Attaching {
     nameless: FxHashSet<Ino>,
     /// The directory in lost+found for the children of each lost directory.
     folders: FxHashMap<Ino, Ino>,
+    /// Number of inodes that were entered into lost+found.
+    moved: u64,
 }
 
 impl Attaching {
@@ -181,7 +190,9 @@ impl Attaching {
             dir = self.folder(volume, dir, parent).unwrap_or(dir);
         }
         let name = if has_name { name } else { nameless(ino) };
-        enter(volume, suffixes, dir, &name, ino)
+        enter(volume, suffixes, dir, &name, ino)?;
+        self.moved += 1;
+        Ok(())
     }
 
     /// The directory in lost+found for the children of a lost one, which is made if it is missing.
@@ -283,7 +294,7 @@ mod tests {
         volume.unmount().unwrap();
         // With a search from the first suffix each time, these are 200,000,000 searches.
         let fix = Fix::Enter { dir, name: b"a".to_vec(), ino };
-        assert_eq!(apply(device.clone(), &vec![fix; COUNT as usize], NOW), 0);
+        assert_eq!(apply(device.clone(), &vec![fix; COUNT as usize], NOW), Renamed::default());
         let volume = Engine::open(device, Options::read_only()).unwrap();
         for (name, ino) in [("a", other), ("a~1", ino), ("a~20000", ino)] {
             let found = volume.find_entry(dir, name.as_bytes()).unwrap();
@@ -321,9 +332,10 @@ mod tests {
         let root = volume.superblock().root_ino;
         let enter = |ino| Fix::Enter { dir: root, name: b"a".to_vec(), ino };
         let names = [enter(Ino(60_000)), Fix::Attach(Ino(60_000)), enter(Ino(60_001))];
-        assert_eq!(apply(device.clone(), &names, NOW), 2);
+        let refused = Renamed { refused: 2, moved: 0 };
+        assert_eq!(apply(device.clone(), &names, NOW), refused);
         device.write(0, &[0; 8192]).unwrap();
-        assert_eq!(apply(device, &names, NOW), 2);
+        assert_eq!(apply(device, &names, NOW), refused);
     }
 
     #[test]
@@ -337,7 +349,7 @@ mod tests {
         let volume = Engine::open(device.clone(), Options::read_only()).unwrap();
         let (addr, at) = entry_of(&volume, dir, b"file");
         device.write((u64::from(addr.0) << 12) + (at + NAME_LEN) as u64, &60_000u16.to_le_bytes()).unwrap();
-        apply(device.clone(), &[Fix::Attach(ino)], NOW);
+        assert_eq!(apply(device.clone(), &[Fix::Attach(ino)], NOW), Renamed { refused: 0, moved: 1 });
         let volume = Engine::open(device, Options::read_only()).unwrap();
         assert!(volume.find_entry(dir, b"file").is_err(), "the directory is damaged");
         assert_eq!(volume.resolve(b"/lost+found/file", FinalSymlink::NoFollow).unwrap(), ino);

@@ -7,10 +7,10 @@ use f2fs::{
     engine::{Caller, Engine, NewNode},
     units::{BlockAddr, Ino},
 };
-use f2fs_check::repair::Planned;
+use f2fs_check::{Certainty, repair::Planned};
 
 use crate::{
-    ROOT, planned, support,
+    ROOT, planned, repair_of, support,
     volume::{BLOCK, Damaged, contents},
 };
 
@@ -236,4 +236,19 @@ fn a_block_of_a_directory_that_foreign_content_overwrote_takes_no_name() {
         }
     }
     expect_all_back(damages);
+}
+
+#[test]
+fn a_file_that_moves_to_lost_and_found_is_a_loss() {
+    const ADVISE: usize = 2;
+    let d = Damaged::new();
+    let (few, other) = (d.ino("/few"), d.ino("/few/other"));
+    d.put_inode(other, ADVISE, &[f2fs::format::inode::advise::LOST_PINO]);
+    d.put_dentry(few, d.slot(few, "other"), 0, &[0; 11]);
+    let plan = repair_of(&d.device);
+    assert_eq!(
+        plan.losses,
+        ["up to 1 files and directories move to lost+found, because nothing tells their place"]
+    );
+    assert_eq!(plan.certainty(), Certainty::Unclear);
 }
