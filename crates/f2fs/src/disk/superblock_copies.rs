@@ -11,6 +11,8 @@ use crate::{
 
 /// Unit that a power cut never tears.
 const SECTOR_BYTES: usize = block::ATOMIC_BYTES;
+/// Bytes of the magic number, at the start.
+const MAGIC_BYTES: usize = 4;
 
 /// Relation of the two copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,39 +48,48 @@ pub(crate) fn repair(io: &Io) -> Result<Copies> {
 
 /// Writes one copy durably, if it differs from `new`. The other copy must be valid, and fit the newest checkpoint.
 ///
-/// If the power fails, the copy has its old or its new content, or is invalid: then the other one counts. A checksum
-/// makes a torn copy invalid. Without one, a change of several sectors needs three writes: the copy loses its magic
-/// number, gets its new content, and gets its magic number back. The first and the last write change one sector.
+/// If the power fails, the copy has its old or its new content, or is invalid: then the other one counts.
 pub(crate) fn write(io: &Io, copy: u8, new: &raw::Superblock) -> Result<()> {
-    let (addr, at) = (BlockAddr(copy.into()), Place::Superblock(copy));
-    let mut block = io.read_block(addr, at)?.into_vec();
-    let range = superblock::OFFSET..superblock::OFFSET + superblock::BYTES;
-    let old = block[range.clone()].to_vec();
-    let differs = |(old, new): &(&[u8], &[u8])| old != new;
-    let sectors = old.chunks(SECTOR_BYTES).zip(new.as_bytes().chunks(SECTOR_BYTES)).filter(differs).count();
-    let mut put = |bytes: &[u8]| {
-        block[range.clone()].copy_from_slice(bytes);
-        io.write(addr, at, &block)?;
-        io.flush()
-    };
-    if sectors == 0 {
-        return Ok(());
+    for bytes in versions(io, copy, new)? {
+        put(io, copy, &bytes)?;
+        io.flush()?;
     }
+    Ok(())
+}
+
+/// The contents that one copy gets one after the other, each durable before the next, to become `new`; none if it is that.
+///
+/// A checksum makes a torn copy invalid. Without one, a change of several sectors needs three writes: the copy loses its magic
+/// number, gets its new content, and gets its magic number back. The first and the last write change one sector.
+pub(crate) fn versions(io: &Io, copy: u8, new: &raw::Superblock) -> Result<Vec<Vec<u8>>> {
+    let block = io.read_block(BlockAddr(copy.into()), Place::Superblock(copy))?;
+    let mut old = block[superblock::OFFSET..][..superblock::BYTES].to_vec();
+    let mut new = new.as_bytes().to_vec();
+    let differs = |(old, new): &(&[u8], &[u8])| old != new;
+    let sectors = old.chunks(SECTOR_BYTES).zip(new.chunks(SECTOR_BYTES)).filter(differs).count();
     // A torn copy may have the features of either.
     let has_checksum = |bytes: &[u8]| {
         raw::Superblock::read_from_bytes(bytes)
             .is_ok_and(|raw| Features(raw.feature.get()).has(Features::SB_CHECKSUM))
     };
-    if sectors > 1 && !(has_checksum(&old) && has_checksum(new.as_bytes())) {
-        let magic = size_of_val(&new.magic);
-        let mut invalid = old;
-        invalid[..magic].fill(0);
-        put(&invalid)?;
-        let mut hidden = new.as_bytes().to_vec();
-        hidden[..magic].fill(0);
-        put(&hidden)?;
+    if sectors == 0 {
+        return Ok(Vec::new());
     }
-    put(new.as_bytes())
+    if sectors == 1 || has_checksum(&old) && has_checksum(&new) {
+        return Ok(vec![new]);
+    }
+    let last = new.clone();
+    old[..MAGIC_BYTES].fill(0);
+    new[..MAGIC_BYTES].fill(0);
+    Ok(vec![old, new, last])
+}
+
+/// Writes one copy, not durably.
+pub(crate) fn put(io: &Io, copy: u8, bytes: &[u8]) -> Result<()> {
+    let (addr, at) = (BlockAddr(copy.into()), Place::Superblock(copy));
+    let mut block = io.read_block(addr, at)?;
+    block[superblock::OFFSET..][..superblock::BYTES].copy_from_slice(bytes);
+    io.write(addr, at, &block)
 }
 
 /// Writes both copies, the first one first. Where the first one counts, this is the moment of the change.

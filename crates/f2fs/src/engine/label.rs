@@ -1,31 +1,26 @@
 //! The volume label, which is stored in the superblock.
 
-use zerocopy::FromBytes;
-
 use super::{
     Engine,
     pending::{PendingSync, Then, Work},
     read_superblock,
 };
 use crate::{
-    Place, Result,
-    format::superblock::{self, raw},
-    units::BlockAddr,
+    Result,
+    disk::{read_raw_superblock, superblock_copies},
+    format::superblock,
 };
 
 /// A label change that goes to both copies of the superblock.
 pub(super) struct NewLabel {
     label: String,
-    /// The superblock with the new label.
-    bytes: Vec<u8>,
-    /// Copies still to be written, the next one last. The valid copy is written after the other, so that one
-    /// copy is intact at any time.
-    copies: Vec<u8>,
+    /// Writes still to be done, the next one last: a copy and its content. The valid copy is written after the other, so that
+    /// one copy is intact at any time.
+    writes: Vec<(u8, Vec<u8>)>,
 }
 
 impl Engine {
-    /// Changes the label durably: after a power cut, the label is either the old or the new one. A torn
-    /// sector is detected if superblocks have checksums. The label has at most 512 UTF-16 units and no NUL.
+    /// Changes the label durably: after a power cut, the label is either the old or the new one. The label has at most 512 UTF-16 units and no NUL.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a label that is too long or has a NUL; those of [every
@@ -43,33 +38,29 @@ impl Engine {
         superblock::check_label(label)?;
         self.start()?;
         let (_, valid) = read_superblock(&**self.io().device(), self.io().device().geometry().size_bytes)?;
-        let mut block = self.io().read_block(BlockAddr(valid.into()), Place::Superblock(valid))?.into_vec();
-        let bytes = &mut block[superblock::OFFSET..][..superblock::BYTES];
-        let raw = raw::Superblock::mut_from_bytes(bytes).expect("it has the struct's size");
-        superblock::set_label(raw, label);
-        superblock::seal(raw);
-        let bytes = bytes.to_vec();
-        self.write_label(NewLabel { label: label.into(), bytes, copies: vec![valid, 1 - valid] })
+        let mut raw = read_raw_superblock(&**self.io().device(), valid)?;
+        superblock::set_label(&mut raw, label);
+        superblock::seal(&mut raw);
+        let mut writes = Vec::new();
+        for copy in [1 - valid, valid] {
+            let versions = superblock_copies::versions(self.io(), copy, &raw)?;
+            writes.extend(versions.into_iter().map(|bytes| (copy, bytes)));
+        }
+        writes.reverse();
+        self.write_label(NewLabel { label: label.into(), writes })
     }
 
-    /// Writes the next copy of the superblock.
+    /// Does the next write of a change of the label.
     pub(super) fn write_label(&mut self, mut new: NewLabel) -> Result<Option<PendingSync>> {
-        let Some(copy) = new.copies.pop() else {
+        let Some((copy, bytes)) = new.writes.pop() else {
             self.disk_mut().set_label(new.label);
             return Ok(None);
         };
-        if let Err(error) = self.write_copy(copy, &new.bytes) {
+        if let Err(error) = superblock_copies::put(self.io(), copy, &bytes) {
             self.read_label();
             return Err(error);
         }
         Ok(Some(self.pending(Work::Flush, Then::WriteLabel(new))))
-    }
-
-    fn write_copy(&self, copy: u8, bytes: &[u8]) -> Result<()> {
-        let (addr, at) = (BlockAddr(copy.into()), Place::Superblock(copy));
-        let mut block = self.io().read_block(addr, at)?;
-        block[superblock::OFFSET..][..superblock::BYTES].copy_from_slice(bytes);
-        self.io().write(addr, at, &block)
     }
 
     /// Takes the label from the copy of the superblock that counts, after a write or a flush has failed: the device may have

@@ -68,3 +68,26 @@ fn the_label_in_memory_is_that_of_the_device_after_a_failure() {
     }
     assert_eq!(labels, ["old", "new", "old", "new"], "the first copy counts");
 }
+
+#[test]
+fn a_power_cut_leaves_the_old_or_the_new_one_of_two_labels_of_many_sectors() {
+    let dir = tempfile::tempdir().unwrap();
+    // The volume has no checksums of superblocks.
+    let start = MemoryDevice::from_bytes(&fresh(&dir.path().join("image")));
+    let [old, new] = ["o", "n"].map(|letter| letter.repeat(512));
+    let mut volume = open(Arc::new(copy(&start).unwrap()), OnError::ReadOnly);
+    volume.set_label(&old).unwrap();
+    volume.unmount().unwrap();
+    let start = volume.device().clone();
+    let recording = Arc::new(Recording::with_data(Overlay::new(start.clone())));
+    open(recording.clone(), OnError::ReadOnly).set_label(&new).unwrap();
+    let trace = recording.trace();
+    for at in 0..=trace.len() {
+        for seed in 0..8 {
+            let device = Arc::new(Overlay::new(start.clone()));
+            power_cut(&trace, at, &Survivors::Torn { seed }, &*device).unwrap();
+            let label = Engine::open(device, Options::read_only()).unwrap().superblock().label.clone();
+            assert!(label == old || label == new, "cut at {at}, seed {seed}: {label}");
+        }
+    }
+}

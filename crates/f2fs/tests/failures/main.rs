@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use block::{Counted, Device, Fault, Faulty, MemoryDevice, Recording, Survivors, Verb, power_cut};
+use block::{Counted, Device, Fault, Faulty, MemoryDevice, Overlay, Recording, Survivors, Verb, power_cut};
 use f2fs::{
     Error, Result,
     engine::{
