@@ -83,6 +83,25 @@ fn lists_grade_every_file_and_the_timeline_has_the_removed_ones() {
 }
 
 #[test]
+fn a_list_and_a_timeline_that_lack_a_lost_inode_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    // The content of the file is in the block of its inode.
+    let mut image = fs::read(dir.join("v.img")).unwrap();
+    let has_notes = |block: &&mut [u8]| block.windows(11).any(|bytes| bytes == b"some notes\n");
+    image.chunks_mut(4096).filter(has_notes).for_each(|block| block.fill(0));
+    fs::write(dir.join("v.img"), &image).unwrap();
+    for form in ["--list", "--timeline"] {
+        let output = flashkit(dir, &["rescue", form, "v.img"]);
+        let error = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(1), "{form}: {error}");
+        assert!(error.contains("1 thing cannot be rescued"), "{form}: {error}");
+        assert!(error.contains("notes.txt"), "{form}: {error}");
+    }
+}
+
+#[test]
 fn the_map_is_kept_and_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

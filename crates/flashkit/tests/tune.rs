@@ -90,3 +90,14 @@ fn a_plan_and_a_refused_change_write_nothing() {
     drop(held);
     assert!(fs::read(dir.join("v.img")).unwrap() == before);
 }
+
+#[test]
+fn a_plan_for_a_volume_that_is_not_written_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "256M", "-b", "16K", "-O", "packed_ssa"]);
+    for plan in [&["tune", "-n", "v.img", "-U", "random"][..], &["resize", "-q", "-n", "v.img", "300M"]] {
+        let error = fails(dir, plan);
+        assert!(error.contains("volumes with packed_ssa are not written"), "{error}");
+    }
+}

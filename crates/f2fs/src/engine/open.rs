@@ -65,6 +65,15 @@ impl Engine {
         Ok(volume)
     }
 
+    /// Refuses a volume that would refuse changes if it was opened for them: for a plan that is made without a write.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] with the reason.
+    pub fn require_writable(&self) -> Result<()> {
+        let reason = unwritable(self.superblock(), self.last_checkpoint().flags);
+        reason.map_or(Ok(()), |reason| Err(Error::ReadOnly(reason.into())))
+    }
+
     /// Reads the superblock and the newest checkpoint, and recovers nothing: inodes without a name stay.
     ///
     /// # Errors
@@ -93,25 +102,31 @@ fn access(
     older_refusal: Option<String>,
     options: &Options,
 ) -> Access {
-    let refused = Features(sb.features.0 & !WRITABLE.0);
-    let flags = checkpoint.flags;
     if let Some(reason) = older_refusal {
         Access::ReadOnly(reason.into())
     } else if options.read_only {
         Access::ReadOnly("opened read-only".into())
-    } else if refused.unknown() != 0 {
-        Access::ReadOnly(format!("the volume has the unknown feature bit {:#x}", refused.unknown()).into())
+    } else {
+        unwritable(sb, checkpoint.flags).map_or(Access::ReadWrite, |reason| Access::ReadOnly(reason.into()))
+    }
+}
+
+/// The reason why a volume with this superblock and these flags of its checkpoint is never written.
+fn unwritable(sb: &Superblock, flags: Flags) -> Option<String> {
+    let refused = Features(sb.features.0 & !WRITABLE.0);
+    if refused.unknown() != 0 {
+        Some(format!("the volume has the unknown feature bit {:#x}", refused.unknown()))
     } else if refused.0 != 0 {
         let names: Vec<&str> = refused.names().collect();
-        Access::ReadOnly(format!("volumes with {} are not written", names.join(" and ")).into())
+        Some(format!("volumes with {} are not written", names.join(" and ")))
     } else if flags.has(Flags::RESIZEFS) {
-        Access::ReadOnly("a resize of the volume was interrupted; finish it with fsck.f2fs -f".into())
+        Some("a resize of the volume was interrupted; finish it with fsck.f2fs -f".into())
     } else if flags.has(Flags::DISABLED) {
-        Access::ReadOnly("checkpoints of the volume are disabled".into())
+        Some("checkpoints of the volume are disabled".into())
     } else if sb.main.end() > u64::from(BlockAddr::COMPRESS.0) {
         // A block at one of these addresses would look like a reserved block or a compressed cluster.
-        Access::ReadOnly("the addresses of the last two of its 2^32 blocks have a special meaning".into())
+        Some("the addresses of the last two of its 2^32 blocks have a special meaning".into())
     } else {
-        Access::ReadWrite
+        None
     }
 }

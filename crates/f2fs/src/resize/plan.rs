@@ -70,6 +70,8 @@ struct Facts {
     superblock: Superblock,
     bitmaps: BitmapLayout,
     valid_blocks: u64,
+    /// Space set aside at present, and blocks for users.
+    present: (SetAside, u64),
 }
 
 impl Plan {
@@ -78,9 +80,11 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the volume cannot have this size, with the reason and the smallest possible size;
-    /// [`Error::Unsupported`] for a layout that cannot be resized; those of
+    /// [`Error::Unsupported`] for a layout that cannot be resized; [`Error::ReadOnly`] for a volume that cannot be changed;
+    /// those of
     /// [reading](crate::engine::Engine#errors).
     pub fn new(volume: &mut Engine, bytes: u64) -> Result<Plan> {
+        volume.require_writable()?;
         let facts = Facts::of(volume)?;
         let mut plan = facts.plan(bytes)?;
         if !plan.evacuated.is_empty() {
@@ -108,13 +112,13 @@ impl Plan {
     }
 }
 
-/// Returns the smallest size in bytes that [`Plan::new`] accepts for a volume with its present content.
+/// Returns the smallest size in bytes that [`Plan::new`] accepts for a volume with its present content: at most the present
+/// one.
 ///
 /// # Errors
 /// Those of [`Plan::new`].
 pub fn smallest_bytes(volume: &mut Engine) -> Result<u64> {
-    let facts = Facts::of(volume)?;
-    facts.smallest().ok_or_else(|| Error::Invalid("the volume is already as small as possible".into()))
+    Facts::of(volume).map(|facts| facts.smallest_or_present())
 }
 
 /// First block of the metadata in its usual place, if an interrupted resize has left it behind that.
@@ -126,8 +130,13 @@ pub(super) fn home_of(sb: &Superblock) -> Option<BlockAddr> {
 /// The layout that [`home_of`] stands for.
 pub(super) fn home_layout(raw: &raw::Superblock, sb: &Superblock, flags: Flags) -> Result<Option<Layout>> {
     let Some(home) = home_of(sb) else { return Ok(None) };
-    let facts =
-        Facts { raw: raw.clone(), superblock: sb.clone(), bitmaps: bitmap_layout(flags), valid_blocks: 0 };
+    let facts = Facts {
+        raw: raw.clone(),
+        superblock: sb.clone(),
+        bitmaps: bitmap_layout(flags),
+        valid_blocks: 0,
+        present: (SetAside::NOTHING, 0),
+    };
     let areas = sizes_of(sb);
     facts.layout(home.0, areas, sb.main.segments + areas.total(), sb.blocks).map(Some)
 }
@@ -149,7 +158,14 @@ impl Facts {
         let device = &**volume.device();
         // The copy that the volume was opened from.
         let (_, copy) = crate::disk::read_superblock(device, device.geometry().size_bytes)?;
+        let checkpoint = volume.last_checkpoint();
+        let set_aside = SetAside {
+            reserved_segments: checkpoint.reserved_segments,
+            overprovision_segments: checkpoint.overprovision_segments,
+            ..SetAside::NOTHING
+        };
         Ok(Facts {
+            present: (set_aside, checkpoint.user_blocks),
             raw: read_raw_superblock(device, copy)?,
             superblock: volume.superblock().clone(),
             bitmaps: bitmap_layout(volume.last_checkpoint().flags),
@@ -190,7 +206,8 @@ impl Facts {
         let segments = self.segments_in(blocks)?;
         let areas = sizes_of(sb);
         let main = self.main_segments(segments, areas);
-        if self.capacity(main).is_none_or(|(_, user_blocks)| user_blocks < self.valid_blocks) {
+        let fits = self.capacity(main).is_some_and(|(_, user_blocks)| user_blocks >= self.valid_blocks);
+        if !fits && blocks != sb.blocks {
             return Err(self.too_small(bytes));
         }
         let mut plan = Plan {
@@ -202,6 +219,20 @@ impl Facts {
             evacuated: main.min(sb.main.segments)..sb.main.segments,
             layouts: Vec::new(),
         };
+        if !fits {
+            // A volume with less space set aside than usual holds more than it would be given: it stays as it is.
+            let (set_aside, user_blocks) = self.present;
+            plan.method = Method::Nothing;
+            plan.new_bytes = plan.old_bytes;
+            plan.evacuated = 0..0;
+            plan.layouts.push(Layout {
+                raw: self.raw.clone(),
+                superblock: sb.clone(),
+                set_aside,
+                user_blocks,
+            });
+            return Ok(plan);
+        }
         if self.suffice(areas, main) {
             let layout = self.layout(self.segment0(), areas, main, blocks)?;
             if layout.raw.as_bytes() == self.raw.as_bytes() {
@@ -382,11 +413,52 @@ impl Facts {
         Some(self.bytes_of(found))
     }
 
+    /// The smallest size in bytes, or the present one if the content needs all of it.
+    fn smallest_or_present(&self) -> u64 {
+        self.smallest().unwrap_or_else(|| self.superblock.volume_bytes())
+    }
+
     fn too_small(&self, bytes: u64) -> Error {
         let least = match self.smallest() {
             Some(least) => format!("it needs at least {least} ({} MiB)", least.div_ceil(1 << 20)),
             None => "it is already as small as possible".into(),
         };
         Error::Invalid(format!("{bytes} bytes are too small for the volume with its content: {least}").into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use block::{Device, MemoryDevice};
+
+    use super::*;
+    use crate::{
+        engine::Options,
+        mkfs::{self, DeviceContent, DeviceSize, NewVolume},
+        units::Time,
+    };
+
+    #[test]
+    fn a_volume_with_more_content_than_the_usual_share_keeps_its_size_and_its_share() {
+        const BYTES: u64 = 64 << 20;
+        let now = || Time { seconds: 1_700_000_000, nanoseconds: 0 };
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(BYTES));
+        let size = DeviceSize { path: String::new(), bytes: BYTES };
+        let plan = mkfs::Plan::new(&mkfs::Options::new([7; 16]), &[size]).unwrap();
+        let options = || Options::new(now);
+        NewVolume::begin(device.clone(), &plan, DeviceContent::Zeroes, options()).unwrap().finish().unwrap();
+        let mut facts = Facts::of(&Engine::open(device, options()).unwrap()).unwrap();
+        // Other programs set less aside.
+        let (set_aside, user_blocks) = facts.present;
+        facts.present = (set_aside, user_blocks + 600);
+        facts.valid_blocks = user_blocks + 500;
+        assert_eq!(facts.smallest(), None);
+        assert_eq!(facts.smallest_or_present(), BYTES);
+        let plan = facts.plan(BYTES).unwrap();
+        assert_eq!((plan.method, plan.old_bytes), (Method::Nothing, plan.new_bytes));
+        assert_eq!(plan.layouts[0].user_blocks, user_blocks + 600);
+        assert!(facts.plan(BYTES - (2 << 20)).is_err());
     }
 }

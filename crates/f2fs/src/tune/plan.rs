@@ -93,6 +93,7 @@ impl Plan {
     /// [`Error::Invalid`] and [`Error::Unsupported`] if a change is refused, with the reason; those of
     /// [reading](crate::engine::Engine#errors).
     pub fn new(volume: &Engine, changes: &Changes) -> Result<Plan> {
+        volume.require_writable()?;
         let device = &**volume.device();
         // The copy that the volume was opened from.
         let (_, copy) = read_superblock(device, device.geometry().size_bytes)?;

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use block::{Device, OpenOptions};
 use clap::ValueEnum;
 use f2fs::format::BlockSize;
-use f2fs_rescue::{Facts, Grade, Masked, Options, Origin, Progress, RemovedFiles, Rescue, Selection};
+use f2fs_rescue::{Facts, Found, Grade, Masked, Options, Origin, Progress, RemovedFiles, Rescue, Selection};
 use f2fs_tree::Owners;
 use indicatif::BinaryBytes;
 use serde::Serialize;
@@ -312,16 +312,10 @@ fn blocks(facts: &Facts) -> String {
 fn list(args: &Args, rescue: &Rescue) -> Result<()> {
     let mut manifest = Manifest::create(args.manifest.as_deref())?;
     let mut lost = 0u64;
-    let mut rows = rescue.list(args.selection()).filter_map(|found| match found {
-        Ok(found) => found.certainty.is_some().then(|| {
-            manifest.add(&found);
-            Row::of(&found)
-        }),
-        Err(error) => {
-            lost += 1;
-            notice!("flashkit: {error}");
-            None
-        }
+    let found = rescue.list(args.selection()).filter_map(|found| readable(found, &mut lost));
+    let mut rows = found.filter(|found| found.certainty.is_some()).map(|found| {
+        manifest.add(&found);
+        Row::of(&found)
     });
     if args.json {
         render::rows(rows.map(Ok), true)?;
@@ -329,10 +323,7 @@ fn list(args: &Args, rescue: &Rescue) -> Result<()> {
         render::text(|out| rows.try_for_each(|row| row.text(out)))?;
     }
     manifest.finish()?;
-    match lost {
-        0 => Ok(()),
-        lost => bail!("{} cannot be rescued", render::count(lost, "thing")),
-    }
+    refuse_lost(lost)
 }
 
 /// Prints the times of all inodes, those of removed ones last.
@@ -341,10 +332,31 @@ fn timeline(args: &Args, rescue: &Rescue) -> Result<()> {
         true => &[Selection::Present, Selection::Removed],
         false => &[Selection::Present],
     };
+    let mut lost = 0u64;
     render::text(|out| {
         let found = selections.iter().flat_map(|selection| rescue.list(*selection));
-        found.flatten().try_for_each(|found| listing::body_line(&found, out))
-    })
+        let mut found = found.filter_map(|found| readable(found, &mut lost));
+        found.try_for_each(|found| listing::body_line(&found, out))
+    })?;
+    refuse_lost(lost)
+}
+
+/// An inode that was found. Prints the error and counts it if the inode cannot be rescued.
+fn readable(found: f2fs::Result<Found>, lost: &mut u64) -> Option<Found> {
+    found
+        .inspect_err(|error| {
+            *lost += 1;
+            notice!("flashkit: {error}");
+        })
+        .ok()
+}
+
+/// Returns an error if something was lost.
+fn refuse_lost(lost: u64) -> Result<()> {
+    match lost {
+        0 => Ok(()),
+        lost => bail!("{} cannot be rescued", render::count(lost, "thing")),
+    }
 }
 
 /// Facts about the volume in their printed form.
