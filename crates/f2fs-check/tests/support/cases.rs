@@ -355,6 +355,14 @@ damage! {
         d.put_inode(few, start, &[bitmap & !1]);
     }
     doubled_dots => ["dots-twice"]: |d| { make_dot(&d, "..", 2); }
+    dots_with_damaged_names => ["dentry-name"]: |d| {
+        let few = d.ino("/few");
+        for (slot, name) in [(0, &b"x"[..]), (1, b"yz")] {
+            let (addr, at) = d.name_at(few, slot);
+            d.put(addr, at, name);
+        }
+        d.seal(few);
+    }
     a_wrong_parent => ["dots-wrong"]: |d| { d.put_dentry(d.ino("/few"), 1, 4, &le(d.ino("/many").0)); }
     a_directory_whose_inode_names_another_parent => ["dir-parent"]: |d| {
         d.put_inode(d.ino("/few/below"), 84, &le(ROOT.0));
