@@ -206,7 +206,10 @@ impl FileSystem {
         let mut done = 0;
         while done < length {
             let step = buf.len().min((length - done).try_into().unwrap_or(usize::MAX));
-            let mut volume = self.write_lock_for(caller)?;
+            let mut volume = match self.write_lock_for(caller) {
+                Err(_) if done > 0 => break,
+                locked => locked?,
+            };
             let count = volume.read(from, from_offset + done, &mut buf[..step]).and_then(|count| {
                 volume.begin().write(to, to_offset + done, &buf[..count])?;
                 Ok(count)
