@@ -5,6 +5,9 @@ use base64::{
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
 
+/// Maximum length of the name of an owner or group in bytes (Linux, `LOGIN_NAME_MAX`).
+const OWNER_BYTES_MAX: usize = 256;
+
 /// Splits an extended header into its records, `LENGTH KEYWORD=VALUE\n`. LENGTH counts the whole record, so a
 /// value may contain any byte. Returns None if the records are malformed.
 pub fn records(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
@@ -45,6 +48,15 @@ pub fn time(value: &[u8]) -> Option<f2fs::units::Time> {
 /// Parses a decimal number.
 pub fn decimal(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
+}
+
+/// Reads the name of an owner or group: the inner `None` if it is empty, the outer one if it is too long.
+pub fn owner(value: &[u8]) -> Option<Option<String>> {
+    match value.len() {
+        0 => Some(None),
+        1..=OWNER_BYTES_MAX => Some(Some(String::from_utf8_lossy(value).into_owned())),
+        _ => None,
+    }
 }
 
 /// Escapes an attribute's name as GNU tar does, because an equals sign would end the keyword: `%` becomes

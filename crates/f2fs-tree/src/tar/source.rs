@@ -27,8 +27,6 @@ const PATH_BYTES_MAX: u64 = 1 << 16;
 const PAX_BYTES_MAX: u64 = 16 << 20;
 /// Maximum length of the value of an attribute in bytes (Linux, `XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 64 << 10;
-/// Maximum length of the name of an owner or group in bytes (Linux, `LOGIN_NAME_MAX`).
-const OWNER_BYTES_MAX: usize = 256;
 /// Maximum length in bytes of the records of global headers, which every member gets. Known writers store a
 /// comment there, which is no record of a member.
 const GLOBAL_BYTES_MAX: usize = 64 << 10;
@@ -213,11 +211,6 @@ impl<R: Read> TarSource<R> {
         let bytes = (!value.is_empty()).then(|| value.to_vec());
         let decimal = || if value.is_empty() { Some(None) } else { pax::decimal(value).map(Some) };
         let time = || if value.is_empty() { Some(None) } else { pax::time(value).map(Some) };
-        let name = || match value.len() {
-            0 => Some(None),
-            1..=OWNER_BYTES_MAX => Some(Some(String::from_utf8_lossy(value).into_owned())),
-            _ => None,
-        };
         let acl = || match value {
             b"" => Some(None),
             _ => Acl::from_text(&String::from_utf8_lossy(value)).map(Some),
@@ -231,8 +224,8 @@ impl<R: Read> TarSource<R> {
             b"mtime" => records.mtime = time()?,
             b"atime" => records.atime = time()?,
             b"ctime" => records.ctime = time()?,
-            b"uname" => records.names.user = name()?,
-            b"gname" => records.names.group = name()?,
+            b"uname" => records.names.user = pax::owner(value)?,
+            b"gname" => records.names.group = pax::owner(value)?,
             b"SCHILY.acl.access" => records.access = acl()?.filter(|acl| !acl.is_mode_only()),
             b"SCHILY.acl.default" => records.default = acl()?.filter(|acl| !acl.entries.is_empty()),
             b"SCHILY.devmajor" => records.device_major = decimal()?,
