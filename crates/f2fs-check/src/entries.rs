@@ -140,6 +140,10 @@ impl Checker<'_> {
             walk.edit(bytes, |area| area.set_use(entry.slot, SlotUse::Free));
             return;
         }
+        if entry.hash != 0 {
+            self.add(Kind::DentryHash, at, format!("{name:?} has hash {:#010x}, must be 0", entry.hash));
+            walk.edit(bytes, |area| area.set_hash(entry.slot, 0));
+        }
         if which == 0 && entry.ino != walk.ino {
             self.add(Kind::DotsWrong, at, format!("\".\" names {}, must be {}", entry.ino, walk.ino));
             self.doubt_area(walk.held, walk.ino);

@@ -164,9 +164,26 @@ impl Segments {
             }
         }
         for (segment, bytes) in &pack.sit_journal {
+            segments.check_below_journal(*segment, report);
             segments.set(segment.index(), bytes);
         }
         segments
+    }
+
+    /// Checks an entry of the table that the journal is about to override. Linux checks it, too, and refuses the volume
+    /// (`build_sit_entries`).
+    fn check_below_journal(&self, segment: SegNo, report: &mut Report) {
+        let Some(entry) = self.entries.get(segment.index()) else { return };
+        if entry.kind.is_none() {
+            let known = "below its entry in the journal, the type is none of 0 to 5";
+            report.add(Finding::new(Kind::SitType, Place::Sit(segment), known));
+        }
+        let marked: u32 = self.maps(segment).0.iter().map(|byte| byte.count_ones()).sum();
+        if marked != u32::from(entry.count) {
+            let known =
+                format!("below its entry in the journal, {} valid blocks, {marked} bits set", entry.count);
+            report.add(Finding::new(Kind::SitCount, Place::Sit(segment), known));
+        }
     }
 
     fn set(&mut self, segment: usize, bytes: &[u8; ENTRY_BYTES]) {

@@ -73,6 +73,8 @@ damage! {
         assert_eq!(d.block(addr)[at..at + 2], [0; 2], "the test needs an empty journal");
         d.put(addr, at, &99u16.to_le_bytes());
     }
+    a_wrong_count_below_the_sit_journal => ["sit-count"]: |d| { put_below_journal(&d, 0, 1); }
+    an_impossible_type_below_the_sit_journal => ["sit-type"]: |d| { put_below_journal(&d, 1, 0x80); }
     a_sit_journal_for_no_segment => ["sit-journal"]: |d| {
         let (addr, at) = d.journals()[1];
         let count = u16::from_le_bytes(d.block(addr)[at..at + 2].try_into().unwrap());
@@ -355,6 +357,10 @@ damage! {
         d.put_inode(few, start, &[bitmap & !1]);
     }
     doubled_dots => ["dots-twice"]: |d| { make_dot(&d, "..", 2); }
+    dots_with_a_wrong_hash => ["dentry-hash"]: |d| {
+        d.put_dentry(d.ino("/few"), 0, 0, &le(1));
+        d.put_dentry(d.ino("/few"), 1, 0, &le(1 << 31));
+    }
     dots_with_damaged_names => ["dentry-name"]: |d| {
         let few = d.ino("/few");
         for (slot, name) in [(0, &b"x"[..]), (1, b"yz")] {
@@ -457,6 +463,19 @@ fn put_superblock(d: &Damaged, copy: u32, at: usize, bytes: &[u8]) {
     let block = d.block(BlockAddr(copy));
     let sum = f2fs::format::crc::f2fs_crc(&block[1024..1024 + 3068]);
     d.put(BlockAddr(copy), 1024 + 3068, &le(sum));
+}
+
+/// Copies the entry of the first segment into the journal of the SIT, and changes bits of a byte of the entry below.
+fn put_below_journal(d: &Damaged, byte: usize, bits: u8) {
+    let (addr, at) = d.journals()[1];
+    let count = u16::from_le_bytes(d.block(addr)[at..at + 2].try_into().unwrap());
+    assert!(count < 6, "the test needs room in the journal");
+    let (table, place) = d.sit_place(SegNo(0));
+    assert_ne!(table, addr, "the journal has no entry yet");
+    let entry = d.block(table)[place..place + 74].to_vec();
+    d.put(addr, at, &(count + 1).to_le_bytes());
+    d.put(addr, at + 2 + usize::from(count) * 78, &[&le(0)[..], &entry].concat());
+    d.put(table, place + byte, &[entry[byte] ^ bits]);
 }
 
 /// Inserts an orphan block before the summaries of the pack that counts.
