@@ -60,17 +60,6 @@ impl Piece {
     }
 }
 
-impl Piece {
-    /// Number of blocks on the device.
-    pub(crate) fn stored_blocks(&self) -> u64 {
-        match self {
-            Piece::Data { addrs, .. } => addrs.len() as u64,
-            Piece::Cluster { addrs, .. } => addrs.len() as u64,
-            Piece::Lost { .. } => 0,
-        }
-    }
-}
-
 /// The content of a file, and the evidence on the nodes that map it.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {

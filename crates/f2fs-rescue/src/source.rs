@@ -129,7 +129,9 @@ impl<'a> RescueSource<'a> {
             return Err(Error::NoKey);
         }
         let log = self.rescue.shape.block_size().log();
-        let stored_bytes = pieces.iter().map(Piece::stored_blocks).sum::<u64>() << log;
+        // Each of these blocks has one owner among the rescued inodes.
+        let own = found.certainty.map_or(0, |it| it.agreeing + it.unproven + it.contradicted);
+        let stored_bytes = own.saturating_mul(self.rescue.shape.block_size().bytes() as u64);
         self.budget_bytes = self.budget_bytes.checked_sub(stored_bytes).ok_or_else(|| {
             let what = "with it, the files have more data than the volume has blocks, so the inode has more names than it counts";
             Error::corrupt(Place::Inode(inode.ino()), what)

@@ -160,3 +160,22 @@ fn a_removed_directory_whose_number_is_in_use_keeps_its_name() {
     assert!(paths.contains(&"old") && paths.contains(&"new"), "{paths:?}");
     assert_eq!(paths.iter().filter(|path| path.ends_with("/file")).count(), 1, "{paths:?}");
 }
+
+/// All generations of removed files together have more blocks than the volume, but each block has one owner.
+#[test]
+fn the_last_of_many_generations_comes_back() {
+    const BYTES: usize = 40 << 20;
+    let device = sound(0);
+    for generation in 0..8 {
+        let volume = open(device.clone());
+        volume.write("/again", content(90 + generation, BYTES)).expect("there is space");
+        volume.sync().expect("in memory");
+        volume.remove_file("/again").expect("it is there");
+        volume.close().expect("in memory");
+    }
+    let result = rescued(device, &removed());
+    let wrong = result.losses.iter().find(|loss| loss.contains("more names than it counts"));
+    assert_eq!(wrong, None);
+    let last = content(97, BYTES);
+    assert!(result.tree.values().any(|(_, content)| *content == last), "{:?}", result.losses);
+}
