@@ -183,7 +183,10 @@ impl Checker<'_> {
         if let Some(name) = name {
             hash = walk.naming.hash(&name, entry.hash);
             walk.edit(bytes, |area| {
-                area.set_name(entry.slot, &name);
+                // If two blocks name the area, the visit for the first one may have restored a longer name.
+                if usize::from(area.raw(entry.slot).name_len.get()) == name.len() {
+                    area.set_name(entry.slot, &name);
+                }
                 area.set_hash(entry.slot, hash);
             });
         } else if !walk.is_inline {

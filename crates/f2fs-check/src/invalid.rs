@@ -176,7 +176,7 @@ impl Checker<'_> {
             return false;
         }
         let is_past_size =
-            inode.has_advise(advise::KEEP_SIZE | advise::VERITY) || inode.has_inline(inline::PIN);
+            inode.has_advise(advise::PAST_END | advise::VERITY) || inode.has_inline(inline::PIN);
         let size_blocks = inode.head().size.get().div_ceil(self.geometry.block_size.bytes() as u64);
         let covered = size_blocks.next_multiple_of(layout.cluster_blocks() as u64);
         is_directory || is_past_size || self.end_of(remains, &layout) <= covered

@@ -93,7 +93,10 @@ impl Checker<'_> {
                 Some(owned) => owned.owner.nid == nid,
                 None => footer.ino == self.table.ino(entry) || !is_possible(&self.geometry, footer.nid),
             };
-            let is_lost = !is_confirmed || other == Some(addr) || self.is_no_inode(nid, entry, bytes);
+            let is_lost = !is_confirmed
+                || other == Some(addr)
+                || is_blank(bytes)
+                || self.is_no_inode(nid, entry, bytes);
             if is_lost || self.is_other_node(nid, entry, &footer) {
                 self.lost.add(nid, addr);
                 self.table.note(entry, fact::BROKEN);
@@ -441,6 +444,11 @@ impl Checker<'_> {
             self.lose(Loss::Node);
         }
     }
+}
+
+/// Returns true if a block has nothing but zeroes or ones: it was overwritten, trimmed or could not be read.
+fn is_blank(bytes: &[u8]) -> bool {
+    [0, 0xFF].iter().any(|blank| bytes.iter().all(|byte| byte == blank))
 }
 
 /// Sets numbers, offset and mark of cold nodes of a footer, and keeps its other fields.

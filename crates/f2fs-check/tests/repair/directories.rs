@@ -255,3 +255,17 @@ fn a_file_that_moves_to_lost_and_found_is_a_loss() {
     );
     assert_eq!(plan.certainty(), Certainty::Unclear);
 }
+
+/// The first visit restored a name of one byte, the second one replaced it by one of five bytes.
+#[test]
+fn a_block_that_a_directory_names_twice_is_no_panic() {
+    let d = sound();
+    let dir = d.ino("/files");
+    let first = d.data(dir, 0);
+    // The length of the name of ".".
+    d.put(first, 30 + 8, &5_u16.to_le_bytes());
+    let at = d.volume().inode(dir).unwrap().layout().addrs_at() + 4 * 2;
+    d.put_inode(dir, at, &first.0.to_le_bytes());
+    d.seal(dir);
+    assert!(!matches!(planned(&d.device), Planned::Clean(_)));
+}

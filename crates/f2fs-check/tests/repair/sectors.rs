@@ -68,6 +68,22 @@ fn a_footer_of_zeroes_or_ones_loses_nothing() {
     }
 }
 
+/// Zeroes were taken for the attributes of the file.
+#[test]
+fn a_blank_node_of_attributes_is_lost_and_said() {
+    for byte in [0, 0xFF] {
+        let d = Damaged::new();
+        let attributes = d.volume().inode(d.ino("/attributes")).unwrap().xattr_nid();
+        d.put_node(attributes, 0, &[byte; BLOCK]);
+        let plan = repair_of(&d.device);
+        let is_said = plan.losses.iter().any(|loss| loss.contains("extended attributes"));
+        assert!(is_said, "{byte:#x}: {:?}", plan.losses);
+        plan.apply(&*d.device).unwrap();
+        let report = support::report(d.device.clone());
+        assert!(report.is_clean(), "{byte:#x}: {}", support::lines(&report));
+    }
+}
+
 /// What overwrites a sector.
 #[derive(Debug, Clone, Copy)]
 enum Pattern {

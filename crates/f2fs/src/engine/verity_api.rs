@@ -203,8 +203,8 @@ impl Transaction<'_> {
     /// be changed. The caller makes sure that the file is not open for writing. `signature` is that of the digest, or
     /// empty. Returns the descriptor.
     ///
-    /// The tree is made in several steps. After an error or a power cut the file is not sealed, and the next change of its
-    /// size frees what there is of the tree.
+    /// The tree is made in several steps. After an error or a power cut the file is not sealed, and its next change frees
+    /// what there is of the tree.
     ///
     /// # Errors
     /// Those of [`Engine::begin_sealing`] and of [`write`](Self::write).
@@ -239,7 +239,7 @@ impl Transaction<'_> {
     fn advance(step: &mut Step<'_>, sealing: &mut Sealing) -> Result<Option<Descriptor>> {
         let done = sealing.advance(step);
         if done.is_err() {
-            // What this cannot free, the next change of the file's size frees. The first error tells more.
+            // What this cannot free, the next change of the file frees. The first error tells more.
             let _ = step.renew().and_then(|()| step.files().finish_truncation(sealing.ino));
         }
         done
