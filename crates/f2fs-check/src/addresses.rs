@@ -107,6 +107,22 @@ impl Checker<'_> {
             starts_at: 0,
         };
         self.check_all(&holder, &addrs);
+        self.check_behind(nid, self.table.addr(entry), bytes, words);
+    }
+
+    /// Checks the words of a direct node behind its `words` addresses. A node of a compressed file has addresses of whole
+    /// clusters. Blocks in use there tell of a damaged inode.
+    fn check_behind(&mut self, nid: Nid, addr: BlockAddr, bytes: &[u8], words: usize) {
+        let behind = 4 * words..4 * self.geometry.block_size.node_addrs();
+        let found = || bytes[behind.clone()].chunks_exact(4).map(|word| word.try_into().expect("four bytes"));
+        let found = || found().map(|word| BlockAddr(u32::from_le_bytes(word)));
+        if found().all(|addr| addr == BlockAddr::NULL) || found().any(|addr| self.segments.is_marked(addr)) {
+            return;
+        }
+        let known = format!("there are addresses behind the {words} of whole clusters");
+        let finding = Finding::new(Kind::BlockAddress, Place::Node(nid, addr), known);
+        self.report.add(finding.repaired_by("clear them"));
+        self.fix(Fix::Node(Slot { nid, at: behind.start }, vec![0; behind.len()]));
     }
 
     /// Checks the addresses in an inode.
