@@ -21,7 +21,7 @@ use crate::{
     Certainty, Finding, Fix, Kind, Loss, Slot,
     checker::{Checker, ODD_MAX},
     clusters::Shown,
-    inodes::{ALGORITHM, EXTENT, FLAGS},
+    inodes::{ALGORITHM, EXTENT, FLAGS, may_pass_end},
     segments::Content,
     table::{Entry, fact},
 };
@@ -174,9 +174,8 @@ impl Checker<'_> {
         let end = end.next_multiple_of(holder.cluster_blocks() as u64);
         let covered = usize::try_from(end.saturating_sub(holder.first_block)).unwrap_or(usize::MAX);
         let past = addrs.get(covered..).unwrap_or(&[]).iter().filter(|addr| addr.is_real()).count();
-        let is_meant = inode.has_advise(advise::PAST_END | advise::VERITY) || inode.has_inline(inline::PIN);
         if past > 0
-            && !is_meant
+            && !may_pass_end(inode)
             && (self.past_size.len() < ODD_MAX || self.past_size.contains_key(&holder.ino))
         {
             *self.past_size.entry(holder.ino).or_default() += past as u64;

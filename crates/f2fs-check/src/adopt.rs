@@ -1,9 +1,9 @@
 //! Nodes that the NAT has lost: their blocks are valid and carry their numbers, and the NAT names no valid block.
 //!
 //! In a sound volume, the valid blocks of node segments are those that the NAT names. Each other one is a node that
-//! the NAT lost, if no summary contradicts the number in its footer: a block of the NAT was overwritten, or is old. But a block of
-//! the SIT may be old, too, and then marks blocks of nodes that were removed. Nodes of which the NAT names another block
-//! tell the two apart: the older block is that of the old table.
+//! the NAT lost, if no summary contradicts the number in its footer: a block of the NAT was overwritten, or is old.
+//! But a block of the SIT may be old, too, and then marks blocks of nodes that were removed. Nodes of which the NAT
+//! names another block tell the two apart: the older block is that of the old table.
 
 use std::{cmp::Ordering, collections::BTreeMap};
 

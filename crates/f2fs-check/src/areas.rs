@@ -19,7 +19,7 @@ use crate::{
     Fix, Loss, NewBlock, Slot,
     checker::{Checker, ODD_MAX},
     inodes::has_map,
-    names::Naming,
+    names::{Naming, is_dot},
     reader::read_block,
 };
 
@@ -37,6 +37,13 @@ impl Held {
     pub fn of_inline(inode: &NodeBlock) -> Held {
         Held::Inode(Slot { nid: inode.nid(), at: inode.layout().inline_range().start })
     }
+}
+
+/// Returns true if an area begins with the entry "." of a directory.
+pub fn begins_with_dot(area: &[u8], dir: Ino) -> bool {
+    let area = Dentries::new(area, Place::Volume);
+    let first = area.entries().next();
+    matches!(first, Some(Ok(entry)) if entry.name == b"." && entry.ino == dir)
 }
 
 /// Makes a fix of the difference of two versions of an area.
@@ -180,7 +187,7 @@ impl Checker<'_> {
             let Some(old) = self.area(dir, held) else { continue };
             let mut area = Dentries::new(old.clone(), Place::Volume);
             for entry in Dentries::new(&old[..], Place::Volume).entries().flatten() {
-                if entry.name != b"." && entry.name != b".." {
+                if !is_dot(entry.name) {
                     each(self, held, &entry, &mut area);
                 }
             }

@@ -19,7 +19,7 @@ use crate::{
     areas::Held,
     checker::Checker,
     inodes::{DEPTH, SIZE},
-    names::Naming,
+    names::{Naming, is_dot},
     reader::read_runs,
 };
 
@@ -287,8 +287,7 @@ impl Checker<'_> {
         let moved: Vec<Dentry<'_>> = moved.filter(|entry| walk.is_moved(block, entry)).collect();
         for entry in area.entries().flatten().chain(moved) {
             let hash = walk.naming.hash(entry.name, entry.hash);
-            let is_dot = entry.name == b"." || entry.name == b"..";
-            if is_dot || !walk.shared.contains(&hash) || walk.names.len() >= SHARED_MAX {
+            if is_dot(entry.name) || !walk.shared.contains(&hash) || walk.names.len() >= SHARED_MAX {
                 continue;
             }
             let key = (hash, walk.naming.compared(entry.name));

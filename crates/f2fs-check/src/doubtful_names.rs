@@ -19,11 +19,11 @@ use crate::{
     Finding, Fix, Kind, Loss,
     areas::Held,
     checker::{Checker, ODD_MAX},
-    names::Naming,
+    names::{Naming, is_dot},
     table::{Entry, fact},
 };
 
-/// What is known about names when all directories were walked.
+/// Facts about names that damage casts doubt on, for the time when all directories were walked.
 #[derive(Debug, Default)]
 pub struct DoubtfulNames {
     /// Areas that show damage, with their directories: at most [`ODD_MAX`].
@@ -167,7 +167,8 @@ impl Checker<'_> {
             let hash = stored.raw(entry.slot).hash.get();
             naming.hash(entry.name, hash) == hash
         };
-        let mut entries: Vec<Dentry<'_>> = view.entries().flatten().filter(|entry| !is_dot(entry)).collect();
+        let mut entries: Vec<Dentry<'_>> =
+            view.entries().flatten().filter(|entry| !is_dot(entry.name)).collect();
         entries.sort_by_key(has_hash);
         let mut area = Dentries::new(old.clone(), Place::Volume);
         for entry in entries {
@@ -229,7 +230,10 @@ impl Checker<'_> {
         let naming = Naming::of(&inode);
         self.edit_areas(&inode, |checker, held, entry, area| {
             let Some(ino) = own.get(entry.name).copied().filter(|ino| *ino != entry.ino) else { return };
-            let Some((right, wrong)) = checker.node_of(ino).zip(checker.node_of(entry.ino)) else { return };
+            let Some((right, wrong)) = checker.table.find_inode(ino).zip(checker.table.find_inode(entry.ino))
+            else {
+                return;
+            };
             let Some(kind) = checker.table.kind(right) else { return };
             if !checker.is_mistaken(dir, held, entry, (ino, kind)) {
                 return;
@@ -250,11 +254,6 @@ impl Checker<'_> {
         });
     }
 
-    /// The node of an inode in use.
-    fn node_of(&self, ino: Ino) -> Option<Entry> {
-        self.table.find(ino.into()).filter(|found| self.table.ino(*found) == ino)
-    }
-
     /// Returns true if an entry, whose name `right` carries and lacks, names another inode by mistake: its area shows damage, or
     /// that inode has too many names.
     fn is_mistaken(
@@ -264,7 +263,7 @@ impl Checker<'_> {
         entry: &Dentry<'_>,
         (right, kind): (Ino, FileType),
     ) -> bool {
-        let Some(wrong) = self.node_of(entry.ino) else { return false };
+        let Some(wrong) = self.table.find_inode(entry.ino) else { return false };
         if self.table.has(wrong, fact::BROKEN | fact::INVALID) || self.carries(entry.ino, entry.name, dir) {
             return false;
         }
@@ -292,10 +291,6 @@ impl Checker<'_> {
             }
         }
     }
-}
-
-fn is_dot(entry: &Dentry<'_>) -> bool {
-    entry.name == b"." || entry.name == b".."
 }
 
 /// Returns true if an inode carries a name in a directory.

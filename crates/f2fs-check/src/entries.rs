@@ -19,12 +19,6 @@ use crate::{
     table::fact,
 };
 
-/// The entry that begins in a slot, if the slot is in use and the length of the name is possible.
-fn entry_at<'a>(area: &'a Dentries<&[u8]>, slot: usize) -> Option<Dentry<'a>> {
-    let first = area.entries_from(slot).next()?.ok()?;
-    (first.slot == slot).then_some(first)
-}
-
 impl Checker<'_> {
     /// Checks all entries of an area.
     pub fn check_area(&mut self, walk: &mut Walk, block: u64, bytes: &[u8]) {
@@ -49,7 +43,7 @@ impl Checker<'_> {
     ) -> usize {
         let at = Place::Dir(walk.ino, block);
         let length = usize::from(area.raw(slot).name_len.get());
-        let mut entry = entry_at(area, slot);
+        let mut entry = area.entry_at(slot);
         let mut next = slot + entry.map_or(1, |entry| slots_for(entry.name.len()));
         let mut restored = None;
         if !entry.is_some_and(|entry| walk.is_confirmed(&entry)) {
@@ -57,7 +51,7 @@ impl Checker<'_> {
             restored = self.restored_entry(walk, block, area, slot);
             // A name does not reach into the next one.
             let inner = (slot + 1..next)
-                .find(|slot| entry_at(area, *slot).is_some_and(|inner| walk.is_confirmed(&inner)));
+                .find(|slot| area.entry_at(*slot).is_some_and(|inner| walk.is_confirmed(&inner)));
             if inner.is_some() {
                 (entry, next) = (None, inner.unwrap_or(next));
             }
@@ -264,7 +258,7 @@ impl Checker<'_> {
 
     /// Returns true if a name of an inode can be entered again; otherwise its entry is removed, or only the key tells the name.
     pub fn is_enterable(&self, naming: Naming, ino: Ino) -> bool {
-        let found = self.table.find(ino.into()).filter(|found| self.table.ino(*found) == ino);
+        let found = self.table.find_inode(ino);
         let is_usable = found.is_some_and(|found| !self.table.has(found, fact::HIDDEN));
         is_usable
             && ino != self.superblock.root_ino
@@ -276,7 +270,7 @@ impl Checker<'_> {
         let slots = entry.slot..entry.slot + slots_for(entry.name.len());
         let remove =
             |area: &mut Dentries<&mut [u8]>| slots.for_each(|slot| area.set_use(slot, SlotUse::Free));
-        let found = self.table.find(entry.ino.into()).filter(|found| self.table.ino(*found) == entry.ino);
+        let found = self.table.find_inode(entry.ino);
         let Some(found) = found else {
             self.add(Kind::DentryInode, at, format!("{shown} names {}, which is not in use", entry.ino));
             match walk.is_confirmed(entry) {

@@ -244,6 +244,11 @@ impl Checker<'_> {
     }
 }
 
+/// Returns true if blocks may lie past the end of a file.
+pub fn may_pass_end(inode: &NodeBlock) -> bool {
+    inode.has_advise(advise::PAST_END | advise::VERITY) || inode.has_inline(inline::PIN)
+}
+
 /// Returns true if the address area of an inode holds block addresses.
 pub fn has_map(inode: &NodeBlock) -> bool {
     !inode.has_inline(inline::DATA | inline::DENTRY)

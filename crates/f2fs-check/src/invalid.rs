@@ -9,8 +9,7 @@ use f2fs::{
     Error, Place,
     format::{
         FileType, NAME_MAX,
-        dentry::Dentries,
-        inode::{EXTRA_BYTES_MAX, advise, inline, raw::InodeHead},
+        inode::{EXTRA_BYTES_MAX, inline, raw::InodeHead},
         node::{NodeBlock, NodeFooter},
         superblock::Features,
     },
@@ -20,8 +19,9 @@ use zerocopy::FromBytes;
 
 use crate::{
     Finding, Fix, Kind, Loss, Slot,
+    areas::begins_with_dot,
     checker::{Checker, ODD_MAX},
-    inodes::{EXTRA, INLINE, LINKS, has_map},
+    inodes::{EXTRA, INLINE, LINKS, has_map, may_pass_end},
     mend::{self, Mended},
     nodes::as_inode,
     reader::parse_node,
@@ -157,7 +157,7 @@ impl Checker<'_> {
             let addrs = if has_map(inode) { inode.layout().addrs() } else { 0 };
             let mut real = inode.addrs(0..addrs).filter(|addr| addr.is_real());
             return match (is_directory, inode.has_inline(inline::DENTRY)) {
-                (true, true) => begins_with_dot(inode),
+                (true, true) => begins_with_dot(inode.inline_area(), inode.ino()),
                 (true, false) => self.begins_as_directory(inode),
                 (false, _) => real.all(|addr| self.segments.is_marked(addr)),
             };
@@ -175,21 +175,12 @@ impl Checker<'_> {
         if !has_children || !remains.addrs.iter().all(has_addr) {
             return false;
         }
-        let is_past_size =
-            inode.has_advise(advise::PAST_END | advise::VERITY) || inode.has_inline(inline::PIN);
         let size_blocks = inode.head().size.get().div_ceil(self.geometry.block_size.bytes() as u64);
         let covered = size_blocks.next_multiple_of(layout.cluster_blocks() as u64);
-        is_directory || is_past_size || self.end_of(remains, &layout) <= covered
+        is_directory || may_pass_end(inode) || self.end_of(remains, &layout) <= covered
     }
 }
 
 fn head(bytes: &[u8]) -> &InodeHead {
     InodeHead::ref_from_prefix(bytes).expect("a block is longer than an inode's head").0
-}
-
-/// Returns true if an inline directory begins with its own entry ".".
-fn begins_with_dot(inode: &NodeBlock) -> bool {
-    let area = Dentries::new(inode.inline_area(), Place::Volume);
-    let first = area.entries().next();
-    matches!(first, Some(Ok(entry)) if entry.name == b"." && entry.ino == inode.ino())
 }

@@ -6,11 +6,7 @@
 use f2fs::{
     Place,
     format::{
-        FileType,
-        block_size::INODE_NIDS,
-        dentry::{Dentries, Dentry},
-        inode::inline,
-        node::NodeBlock,
+        FileType, block_size::INODE_NIDS, dentry::Dentry, inode::inline, node::NodeBlock,
         superblock::Features,
     },
     units::{BlockAddr, Ino, Nid},
@@ -18,6 +14,7 @@ use f2fs::{
 
 use crate::{
     Certainty, Finding, Fix, Kind, Loss, Slot,
+    areas::begins_with_dot,
     checker::{Checker, ODD_MAX},
     inodes::{BLOCKS, MODE},
     nodes::as_inode,
@@ -211,10 +208,7 @@ impl Checker<'_> {
 
     /// Returns true if a block begins with the entry "." of an inode.
     pub fn is_first_of_directory(&mut self, addr: BlockAddr, ino: Ino) -> bool {
-        let Ok(block) = self.cache.block(&self.io, addr) else { return false };
-        let area = Dentries::new(&block[..], Place::Volume);
-        let first = area.entries().next();
-        matches!(first, Some(Ok(entry)) if entry.name == b"." && entry.ino == ino)
+        self.cache.block(&self.io, addr).is_ok_and(|block| begins_with_dot(&block, ino))
     }
 }
 

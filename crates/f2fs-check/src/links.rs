@@ -47,7 +47,7 @@ impl Checker<'_> {
         }
         let root = self.superblock.root_ino;
         for ino in std::mem::take(&mut self.orphans) {
-            match self.table.find(ino.into()).filter(|entry| self.table.ino(*entry) == ino) {
+            match self.table.find_inode(ino) {
                 Some(entry) if ino == root || self.table.has(entry, fact::HIDDEN) => {
                     let known = "it is the root or a quota file, and the orphan list names it";
                     let finding = Finding::new(Kind::OrphanLinks, Place::Inode(ino), known)

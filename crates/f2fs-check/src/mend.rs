@@ -12,13 +12,14 @@ use f2fs::{
 };
 use zerocopy::FromBytes;
 
-use crate::reader::parse_node;
+use crate::{
+    inodes::{ALGORITHM, EXTRA},
+    reader::parse_node,
+};
 
-/// Byte offsets of the extra attributes and of some of them.
-const EXTRA: usize = 360;
+/// Byte offsets of some extra attributes.
 const INLINE_XATTR: usize = EXTRA + 2;
 const SAVED: usize = EXTRA + 24;
-const ALGORITHM: usize = EXTRA + 32;
 /// Permissions of an inode whose mode is lost.
 const PERMISSIONS: u16 = 0o600;
 /// Permissions of a directory whose mode is lost.

@@ -16,6 +16,11 @@ const ENCRYPTED_NAME_MIN: usize = 16;
 /// Lengths of encrypted names are multiples of it, apart from the largest one.
 const ENCRYPTED_NAME_STEP: usize = 4;
 
+/// Returns true for "." and "..".
+pub fn is_dot(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
 /// Returns true if a name is none that fscrypt made (Linux, `fscrypt_fname_encrypted_size`): by its length, or because it
 /// is text without control characters.
 pub fn is_plain(name: &[u8]) -> bool {

@@ -207,10 +207,7 @@ impl Checker<'_> {
         if footer.ino == stored {
             return;
         }
-        let is_inode = |ino: Ino| {
-            let found = self.table.find(ino.into());
-            found.is_some_and(|found| self.table.ino(found) == ino)
-        };
+        let is_inode = |ino: Ino| self.table.find_inode(ino).is_some();
         let claim = self.misclaims.get(&nid).copied();
         let footer_is_right = if stored.0 == nid.0 {
             footer.offset != 0 && is_inode(footer.ino)

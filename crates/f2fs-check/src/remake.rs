@@ -29,6 +29,7 @@ use crate::{
     clusters::{Shown, shapes},
     inodes::ALGORITHM,
     layouts::{Fit, Holders, Layout},
+    names::is_dot,
     reader::{parse_node, read_block},
     segments::{Content, Contents},
     table::fact,
@@ -277,10 +278,9 @@ impl Checker<'_> {
                 self.dir_budget -= 1;
                 let Ok(bytes) = read_block(&self.io, addr) else { continue };
                 for entry in Dentries::new(&*bytes, Place::Block(addr)).entries().flatten() {
-                    let is_dot = entry.name == b"." || entry.name == b"..";
                     let is_new =
                         remains.contains_key(&entry.ino.into()) && self.named_kind(entry.ino).is_none();
-                    let Some(kind) = entry.kind.filter(|_| is_new && !is_dot) else { continue };
+                    let Some(kind) = entry.kind.filter(|_| is_new && !is_dot(entry.name)) else { continue };
                     self.named.insert(entry.ino, Named { kind, dir: None, name: Some(entry.name.into()) });
                     if kind == FileType::Directory {
                         directories.push(entry.ino.into());

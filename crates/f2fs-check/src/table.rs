@@ -114,6 +114,11 @@ impl Table {
         Some(Entry((self.sums[group] + whole + partial.count_ones()) as usize))
     }
 
+    /// Finds an inode that is in use.
+    pub fn find_inode(&self, ino: Ino) -> Option<Entry> {
+        self.find(ino.into()).filter(|entry| self.ino(*entry) == ino)
+    }
+
     /// Iterates over the nodes in the order of their nids.
     pub fn iter(&self) -> impl Iterator<Item = (Nid, Entry)> + '_ {
         self.iter_from(Nid(0))

@@ -16,7 +16,7 @@ use f2fs::{
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::Fix;
+use crate::{Fix, names::is_dot};
 
 /// Directory for inodes without a name.
 const LOST_FOUND: &[u8] = b"lost+found";
@@ -219,10 +219,6 @@ impl Attaching {
 /// The name of an inode that has none.
 fn nameless(ino: Ino) -> Vec<u8> {
     format!("#{}", ino.0).into_bytes()
-}
-
-fn is_dot(name: &[u8]) -> bool {
-    name == b"." || name == b".."
 }
 
 /// Returns true if the parents of a directory lead to the root, and not through `ino`.

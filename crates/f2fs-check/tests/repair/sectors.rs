@@ -104,7 +104,7 @@ fn ones_in_a_node_of_a_compressed_file_lose_nothing() {
     assert_eq!(contents(&d.device), before);
 }
 
-/// What overwrites a sector.
+/// Content that overwrites a sector.
 #[derive(Debug, Clone, Copy)]
 enum Pattern {
     Zeroes,

@@ -20,7 +20,8 @@ pub(super) struct NewLabel {
 }
 
 impl Engine {
-    /// Changes the label durably: after a power cut, the label is either the old or the new one. The label has at most 512 UTF-16 units and no NUL.
+    /// Changes the label durably: after a power cut, the label is either the old or the new one. The label has at most
+    /// 512 UTF-16 units and no NUL.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a label that is too long or has a NUL; those of [every

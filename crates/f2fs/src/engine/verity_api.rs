@@ -228,7 +228,8 @@ impl Transaction<'_> {
         Self::advance(&mut self.step()?, sealing)
     }
 
-    /// Ends the sealing of a file before its last part, and frees what there is of the tree.
+    /// Ends the sealing of a file before its last part, and frees what there is of the tree. Blocks that are reserved past the
+    /// end stay if no tree was begun.
     ///
     /// # Errors
     /// Those of [`write`](Self::write).

@@ -81,8 +81,7 @@ impl Plan {
     /// # Errors
     /// [`Error::Invalid`] if the volume cannot have this size, with the reason and the smallest possible size;
     /// [`Error::Unsupported`] for a layout that cannot be resized; [`Error::ReadOnly`] for a volume that cannot be changed;
-    /// those of
-    /// [reading](crate::engine::Engine#errors).
+    /// those of [reading](crate::engine::Engine#errors).
     pub fn new(volume: &mut Engine, bytes: u64) -> Result<Plan> {
         volume.require_writable()?;
         let facts = Facts::of(volume)?;

@@ -99,7 +99,6 @@ impl FileSystem {
         let volume = call.write_lock()?;
         let mut sealing = volume.begin_sealing(ino, parameters, signature).map_err(to_errno)?;
         drop(volume);
-        let mut is_begun = false;
         let part = |sealing: &mut Sealing| loop {
             if is_interrupted() {
                 return Err(Errno::INTR);
@@ -110,18 +109,16 @@ impl FileSystem {
         };
         loop {
             match part(&mut sealing) {
-                Ok(mut volume) => match volume.begin().seal_part(&mut sealing).map_err(to_errno)? {
-                    Some(_) => return Ok(()),
-                    None => is_begun = true,
-                },
-                Err(errno) => {
-                    // Blocks that are reserved past the end stay if no tree was begun.
-                    if is_begun {
-                        // After an error of the upkeep this may fail, too. At rest it does, and the next change of the
-                        // file's size frees the tree. The first error tells more.
-                        let given_up = call.lock_to_free();
-                        let _ = given_up.map(|mut volume| volume.begin().give_up_sealing(&sealing));
+                Ok(mut volume) => {
+                    if volume.begin().seal_part(&mut sealing).map_err(to_errno)?.is_some() {
+                        return Ok(());
                     }
+                }
+                Err(errno) => {
+                    // After an error of the upkeep this may fail, too. At rest it does, and the next change of the file
+                    // frees the tree. The first error tells more.
+                    let given_up = call.lock_to_free();
+                    let _ = given_up.map(|mut volume| volume.begin().give_up_sealing(&sealing));
                     return Err(errno);
                 }
             }
