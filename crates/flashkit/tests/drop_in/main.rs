@@ -13,6 +13,8 @@ use std::{
 
 use support::ok;
 
+/// Command lines of callers. Linux mounts the images that they make: xtask/tests/linux_drop_in.rs.
+const MKFS_LINES: &str = include_str!("../../../../testdata/drop-in/mkfs-lines");
 /// Size of the images, as in Buildroot's own test.
 const IMAGE_BYTES: u64 = 200 << 20;
 
@@ -88,35 +90,7 @@ impl Tools {
 #[test]
 fn command_lines_of_callers_make_volumes_as_with_mkfs_f2fs() {
     let tools = Tools::new();
-    for line in [
-        // genimage 16, GParted
-        "mkfs.f2fs -l 'rootfs' IMG",
-        // Buildroot: its default, and its own test
-        "mkfs.f2fs -f -l \"rootfs\" -t 0 -o 0 IMG",
-        "mkfs.f2fs -f -l r -t 1 -o 5 -e \"jpg,mp4\" -E \"db\" -O \"encrypt\" IMG",
-        "mkfs.f2fs -f -l r -t 1 -o 0 -e '' IMG",
-        // systemd: -g takes -f for its value
-        "mkfs.f2fs -q -g -f -l L -U 0f8ed1ed-5f8d-4a2b-8b0b-1d7f9f8a6c11 -t 0 IMG",
-        // Android: mkf2fsuserimg.sh
-        "make_f2fs -g android -l system -O project_quota,extra_attr -O casefold -C utf8 IMG",
-        "make_f2fs -g android -O compression,extra_attr IMG",
-        "make_f2fs -g android -O ro IMG",
-        "make_f2fs -g android -S 104857600 IMG",
-        "make_f2fs -S 104857600 -f -O encrypt -O quota IMG",
-        // TWRP
-        "mkfs.f2fs -t 0 IMG",
-        "mkfs.f2fs -t 0 -r 16384 IMG",
-        "mkfs.f2fs -d1 -f -O encrypt -O quota -O verity -w 4096 IMG 25600",
-        // MIO-KITCHEN, Mender, libblockdev, mkosi
-        "mkfs.f2fs IMG -O extra_attr -O inode_checksum -O sb_checksum -O compression -f",
-        "mkfs.f2fs -f IMG -l data -O extra_attr",
-        "mkfs.f2fs -t nodiscard -f IMG",
-        "mkfs.f2fs -l root -U 0f8ed1ed-5f8d-4a2b-8b0b-1d7f9f8a6c11 -w 4096 IMG",
-        // scripts
-        "mkfs.f2fs -a 0 IMG",
-        "mkfs.f2fs -a1 -d 1 -d0 -v -H -Z 1 -m -r -i -T 0 -R 1000:1000 -s 2 -z 1 IMG",
-        "mkfs.f2fs -b 4096 -f -f IMG 204800",
-    ] {
+    for line in MKFS_LINES.lines().filter(|line| !line.starts_with('#')) {
         match line.contains("-S ") {
             true => tools.blank("IMG", 0),
             false => tools.blank("IMG", IMAGE_BYTES),
@@ -440,6 +414,27 @@ fn genimage_makes_its_f2fs_image_with_the_links() {
     assert!(judged.is_ok(), "{judged:?}");
     assert_eq!(tools.info("out/test.f2fs")["label"], "testf2fs");
     assert_eq!(ok(tools.dir(), &["cat", "out/test.f2fs:/bin/tool"]), "hello\n");
+}
+
+#[test]
+fn systemd_makefs_makes_its_volume_with_the_links() {
+    const PROGRAM: &str = "/usr/lib/systemd/systemd-makefs";
+    let tools = Tools::new();
+    let can_loop = rustix::process::geteuid().is_root()
+        && Command::new("losetup").arg("-f").output().is_ok_and(|run| run.status.success());
+    if !can_loop || !Path::new(PROGRAM).exists() {
+        eprintln!("skipped: this needs root, loop devices and systemd-makefs");
+        return;
+    }
+    tools.blank("IMG", IMAGE_BYTES);
+    let device = tools.ok("losetup -f --show IMG");
+    let made = tools.sh(&format!("{PROGRAM} f2fs {device}"));
+    tools.ok(&format!("losetup -d {device}"));
+    assert!(made.status.success(), "{made:?}");
+    let superblock = tools.ok("dump.f2fs -d 1 IMG");
+    assert!(superblock.contains("flashkit"), "our program made it: {superblock}");
+    let judged = model::fsck::fsck_image(&tools.path("IMG"));
+    assert!(judged.is_ok(), "{judged:?}");
 }
 
 #[test]
