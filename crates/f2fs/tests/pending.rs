@@ -157,6 +157,107 @@ fn a_checkpoint_gives_readers_a_turn_after_every_few_blocks() {
     (0..FILES).for_each(|n| assert_eq!(changed.state(&cut, n), AFTER, "file {n}"));
 }
 
+/// Writes of a device while the caller has the volume to itself, at most.
+#[derive(Debug, Default)]
+struct LongestHold {
+    writes: u64,
+    blocks: u64,
+    /// Number of holds.
+    holds: u64,
+}
+
+impl LongestHold {
+    /// Performs all steps of an operation that `begin` begins.
+    fn of(
+        device: &Counted<Arc<MemoryDevice>>,
+        volume: &mut Engine,
+        begin: impl FnOnce(&mut Engine) -> Option<PendingSync>,
+    ) -> LongestHold {
+        let mut longest = LongestHold::default();
+        device.take_counts();
+        let mut next = begin(volume);
+        loop {
+            let counts = device.take_counts();
+            longest.writes = longest.writes.max(counts.writes);
+            longest.blocks = longest.blocks.max(counts.written_bytes / 4096);
+            longest.holds += 1;
+            let Some(pending) = next else { return longest };
+            let outcome = pending.run();
+            device.take_counts();
+            next = volume.finish(outcome).unwrap();
+        }
+    }
+
+    /// Asserts that a hold has at most 32 blocks that are not adjacent, and a full run of each of two logs.
+    fn assert_short(&self) {
+        assert!(self.writes <= 32 + 4 && self.blocks <= 32 + 2 * 240, "{self:?}");
+    }
+}
+
+fn counted_volume(bytes: u64) -> (Arc<Counted<Arc<MemoryDevice>>>, Engine) {
+    let base = Arc::new(MemoryDevice::new(bytes));
+    drop(support::format_on(base.clone(), &[], BlockSize::B4K));
+    let device = Arc::new(Counted::new(base));
+    let volume = Engine::open(device.clone(), Options::new(Time::default)).unwrap();
+    (device, volume)
+}
+
+/// The blocks of a file are so far apart that each has a node for itself.
+#[test]
+fn an_fsync_of_many_nodes_gives_readers_a_turn_after_every_few() {
+    const NODES: u64 = 2000;
+    let (device, mut volume) = counted_volume(128 << 20);
+    let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    let offset = |n: u64| n * 1018 * 4096;
+    for round in 1..=2_u8 {
+        for n in 0..NODES {
+            volume.begin(Caller::ADMIN).write(ino, offset(n), &[round; 4096]).unwrap();
+        }
+        if round == 1 {
+            volume.checkpoint().unwrap();
+        }
+    }
+    let longest = LongestHold::of(&device, &mut volume, |volume| {
+        volume.begin_fsync(ino, SyncScope::Everything).unwrap()
+    });
+    longest.assert_short();
+    assert!(longest.holds >= NODES / 32, "{longest:?}");
+    // Only the content of the device is left, as after a power cut.
+    drop(volume);
+    let volume = Engine::open(device.inner().clone(), Options::new(Time::default)).unwrap();
+    let mut content = [0; 4096];
+    for n in 0..NODES {
+        volume.read(ino, offset(n), &mut content).unwrap();
+        assert_eq!(content, [2; 4096], "block {n}");
+    }
+}
+
+/// The files of every second block of the node address table change, so that no two blocks to be written are adjacent.
+#[test]
+fn a_checkpoint_gives_readers_a_turn_after_every_few_blocks_of_its_tables() {
+    const FILES: usize = 80_000;
+    const ENTRIES: u32 = 455;
+    let (device, mut volume) = counted_volume(2 << 30);
+    let name = |n: usize| format!("file{n}").into_bytes();
+    let files: Vec<Ino> = (0..FILES)
+        .map(|n| volume.begin(Caller::ADMIN).create(ROOT, &name(n), &NewNode::new(FILE)).unwrap())
+        .collect();
+    volume.checkpoint().unwrap();
+    let changed = |ino: Ino| ino.0 / ENTRIES % 2 == 0;
+    for ino in files.iter().filter(|ino| changed(**ino)) {
+        let set = f2fs::engine::SetAttr { permissions: Some(AFTER.0), ..Default::default() };
+        volume.begin(Caller::ADMIN).set_attr(*ino, &set).unwrap();
+    }
+    let longest = LongestHold::of(&device, &mut volume, |volume| volume.begin_checkpoint().unwrap());
+    longest.assert_short();
+    drop(volume);
+    let volume = Engine::open(device.inner().clone(), Options::new(Time::default)).unwrap();
+    for ino in &files {
+        let expected = if changed(*ino) { AFTER.0 } else { BEFORE.0 };
+        assert_eq!(volume.stat(*ino).unwrap().mode & 0o777, expected, "{ino}");
+    }
+}
+
 /// The records are far apart, so that each has a block of the file's tree for itself.
 #[test]
 fn quota_files_are_read_and_written_with_turns_for_readers() {

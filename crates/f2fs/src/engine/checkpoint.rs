@@ -1,5 +1,8 @@
 //! Writing a checkpoint, which makes all changes durable at once.
 //!
+//! Readers have a turn after every few blocks: of data and nodes ([`write_dirty`](super::write_dirty)), and of the
+//! tables ([`TablesWrite`]). What is left is written at once: the pack, one request of at most a segment.
+//!
 //! *Order*: data and nodes, then SIT, NAT and the summaries of segments that the logs have left, then the checkpoint pack
 //! except its last block, a flush, the last block, a flush. After a power cut before the last block is
 //! written, the previous checkpoint counts.
@@ -8,10 +11,11 @@ use super::{
     Engine, Io,
     gc::SpaceStep,
     pending::{PendingSync, Then, Work},
+    write_dirty::SLICE_BLOCKS,
 };
 use crate::{
     Error, Place, Result,
-    disk::journal,
+    disk::journal::{self, TableWrite},
     format::{
         BLOCKS_PER_SEGMENT,
         checkpoint::{Checkpoint, FIXED_BLOCKS, Flags},
@@ -20,7 +24,7 @@ use crate::{
         sit::SitEntry,
         summary::Journal,
     },
-    segments::NodeSummaries,
+    segments::{NodeSummaries, SummariesWrite},
     units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
 };
 
@@ -31,6 +35,17 @@ pub(super) enum Reason {
     Sync,
     /// Closes the volume.
     Unmount,
+}
+
+/// The tables of a checkpoint that are being written. Nothing changes between two slices, because a
+/// [`PendingSync`] is outstanding, and the current copies of the blocks stay as they are: a checkpoint that fails
+/// half way can be written again.
+pub(super) struct TablesWrite {
+    reason: Reason,
+    then: Then,
+    sit: TableWrite<SegNo>,
+    nat: TableWrite<Nid>,
+    summaries: SummariesWrite,
 }
 
 /// A checkpoint whose blocks are written except the last one.
@@ -129,16 +144,53 @@ impl Engine {
         self.write_quotas_then(reason, then)
     }
 
-    /// Continues a checkpoint when everything is written back: writes all other blocks except the last one.
+    /// Continues a checkpoint when everything is written back: begins to write the tables.
     pub(super) fn go_on_with_checkpoint(
         &mut self,
         reason: Reason,
         then: Then,
     ) -> Result<Option<PendingSync>> {
-        match self.write_tables(reason) {
+        let ready = self.segments_mut().require_room_for_checkpoint();
+        let opened = ready.and_then(|()| {
+            let opened = self.segments_mut().open_full_logs();
+            self.end_on_error(opened)
+        });
+        match opened {
+            Ok(()) => {
+                let (sit, nat) = (self.segments().list_table(), self.nodes().list_table());
+                let summaries = SummariesWrite::default();
+                self.go_on_with_tables(Box::new(TablesWrite { reason, then, sit, nat, summaries }))
+            }
+            Err(error) => self.give_up_checkpoint(error, &then),
+        }
+    }
+
+    /// Writes the next slice of the tables, and after the last one the pack except its last block.
+    pub(super) fn go_on_with_tables(&mut self, mut tables: Box<TablesWrite>) -> Result<Option<PendingSync>> {
+        let written = self.write_some_of_tables(&mut tables, SLICE_BLOCKS as usize);
+        if matches!(written, Ok(written) if written == SLICE_BLOCKS as usize) {
+            return Ok(Some(self.pending(Work::Yield, Then::WriteTables(tables))));
+        }
+        let TablesWrite { reason, then, sit, nat, .. } = *tables;
+        let prepared = written.and_then(|_| self.prepare(reason, sit, nat));
+        match self.end_on_error(prepared) {
             Ok(prepared) => Ok(Some(self.pending(Work::Commit(Box::new(prepared)), then))),
             Err(error) => self.give_up_checkpoint(error, &then),
         }
+    }
+
+    /// Writes up to `most` blocks of the tables that are left, and returns their number. If it is smaller, all are
+    /// written.
+    fn write_some_of_tables(&mut self, tables: &mut TablesWrite, most: usize) -> Result<usize> {
+        // SIT before NAT, in the order of their addresses: cards are fastest when writing upwards.
+        let mut written = self.segments_mut().write_some_of_table(&mut tables.sit, most)?;
+        if written < most {
+            written += self.nodes().write_some_of_table(&mut tables.nat, most - written)?;
+        }
+        if written < most {
+            written += self.segments_mut().write_some_summaries(&mut tables.summaries, most - written)?;
+        }
+        Ok(written)
     }
 
     /// Ends a checkpoint that could not be written. A lack of space is not an error of a checkpoint that only
@@ -155,10 +207,8 @@ impl Engine {
         }
     }
 
-    fn write_tables(&mut self, reason: Reason) -> Result<Prepared> {
-        self.segments_mut().require_room_for_checkpoint()?;
-        let opened = self.segments_mut().open_full_logs();
-        let result = opened.and_then(|()| self.prepare(reason));
+    /// Returns the result of a step of a checkpoint. After an error the volume may become read-only.
+    fn end_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
         match self.segments().turnover().borrowed.is_empty() {
             true => self.segments_mut().stop_on_error(result),
             false => self.give_up_on_error(result),
@@ -174,14 +224,10 @@ impl Engine {
         result
     }
 
-    /// Writes all blocks of a checkpoint except the last one, which it returns. Until that is written, the
+    /// Writes the pack of a checkpoint except its last block, which it returns. Until that is written, the
     /// previous checkpoint counts, and all of this can be repeated.
-    fn prepare(&mut self, reason: Reason) -> Result<Prepared> {
-        // SIT before NAT, in the order of their addresses: cards are fastest when writing upwards.
-        let sit = self.segments_mut().write_table()?;
-        let nat = self.nodes().write_table()?;
-        self.segments_mut().write_summaries()?;
-
+    fn prepare(&mut self, reason: Reason, sit: TableWrite<SegNo>, nat: TableWrite<Nid>) -> Result<Prepared> {
+        let (sit, nat) = (self.segments().prepared_table(sit), self.nodes().prepared_table(nat));
         let pack = 1 - self.disk().pack();
         let orphans: Vec<Ino> = self.orphans().iter().copied().collect();
         let mut next = self.disk().checkpoint().clone();

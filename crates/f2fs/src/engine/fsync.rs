@@ -5,6 +5,8 @@
 //! This chain of nodes holds no directory entries. Recovery restores only the names of new files, which are
 //! in their inodes. So an fsync of a directory is a checkpoint, unless there are no other names to restore.
 
+use std::vec::IntoIter;
+
 use super::{
     ActiveLogs, Engine, FsyncNames,
     checkpoint::Reason,
@@ -36,6 +38,24 @@ pub enum SyncScope {
 pub(super) struct FileSync {
     pages: PagesOfFile,
     scope: SyncScope,
+}
+
+/// An fsync that writes the nodes of its file except the last one. It can pause between any two of them: nothing
+/// changes meanwhile, because a [`PendingSync`] is outstanding, so no other chain comes between the nodes of this one.
+pub(super) struct NodesWrite {
+    others: IntoIter<Nid>,
+    last: LastNode,
+    /// Position of the changed extended attributes in the order of the writes.
+    attributes: Attributes,
+}
+
+/// Position of the extended attributes in an fsync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attributes {
+    /// They are flushed before the mark is written.
+    First,
+    /// They have not changed.
+    Unchanged,
 }
 
 impl Engine {
@@ -147,12 +167,22 @@ impl Engine {
         if self.must_write_inode(ino, scope)? {
             nids.push(own);
         }
-        let Some((last, others)) = nids.split_last() else { return self.flush_logs() };
-        for nid in others {
-            self.nodes_mut().write_node(*nid, Marks::default())?;
+        let Some(nid) = nids.pop() else { return self.flush_logs() };
+        let attributes = if attributes_first { Attributes::First } else { Attributes::Unchanged };
+        let last = LastNode { ino, nid, is_new };
+        self.go_on_with_nodes(Box::new(NodesWrite { others: nids.into_iter(), last, attributes }))
+    }
+
+    /// Continues an fsync with the next nodes of the file, and after them with the last one.
+    pub(super) fn go_on_with_nodes(&mut self, mut nodes: Box<NodesWrite>) -> Result<Option<PendingSync>> {
+        for nid in nodes.others.by_ref().take(SLICE_BLOCKS as usize) {
+            self.nodes_mut().write_node(nid, Marks::default())?;
         }
-        let last = LastNode { ino, nid: *last, is_new };
-        if attributes_first {
+        if nodes.others.len() > 0 {
+            return Ok(Some(self.pending(Work::Yield, Then::WriteNodes(nodes))));
+        }
+        let NodesWrite { last, attributes, .. } = *nodes;
+        if attributes == Attributes::First {
             self.write_logs()?;
             return Ok(Some(self.pending(Work::Flush, Then::Mark(last))));
         }

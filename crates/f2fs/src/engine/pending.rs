@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::{
     Engine, Io,
-    checkpoint::{Prepared, Reason},
-    fsync::FileSync,
+    checkpoint::{Prepared, Reason, TablesWrite},
+    fsync::{FileSync, NodesWrite},
     gc::{Cleaning, SpaceStep},
     label::NewLabel,
     quota_sync::QuotaSync,
@@ -58,12 +58,16 @@ pub(super) enum Then {
     WriteQuotas(Box<QuotaSync>),
     /// Continues to write dirty blocks back.
     DirtyWrite(Box<DirtyWrite>),
+    /// Continues to write the tables of a checkpoint.
+    WriteTables(Box<TablesWrite>),
     /// Writes the pages that a checkpoint could not write, or returns the error.
     WriteWaiting(Reason),
     /// Writes the pages of a file that the checkpoint of an fsync could not write.
     WriteRest(Ino),
     /// Continues to write the pages of a file for its fsync.
     WritePages(Box<FileSync>),
+    /// Continues to write the nodes of a file for its fsync.
+    WriteNodes(Box<NodesWrite>),
     /// Writes the last node of an fsync, which carries the fsync mark.
     Mark(LastNode),
     /// Writes the label to the next copy of the superblock.
@@ -134,9 +138,11 @@ impl Engine {
             Then::End => Ok(None),
             Then::WriteQuotas(sync) => self.go_on_with_quotas(sync),
             Then::DirtyWrite(work) => self.go_on_writing_dirty(work),
+            Then::WriteTables(tables) => self.go_on_with_tables(tables),
             Then::WriteWaiting(reason) => self.write_what_waits(reason),
             Then::WriteRest(ino) => self.write_rest(ino),
             Then::WritePages(sync) => self.go_on_with_fsync(sync),
+            Then::WriteNodes(nodes) => self.go_on_with_nodes(nodes),
             Then::Mark(last) => self.write_mark(last),
             Then::WriteLabel(new) => self.write_label(new),
             Then::FreeSpace(step) => self.free_space_from(step),

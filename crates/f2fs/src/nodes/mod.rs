@@ -26,7 +26,10 @@ use quota_ledger::QuotaLedger;
 
 use crate::{
     Result,
-    disk::{Disk, journal::Prepared},
+    disk::{
+        Disk,
+        journal::{Prepared, TableWrite},
+    },
     format::{checkpoint::Checkpoint, nat::NatEntry, sit::SitEntry},
     segments::Segments,
     units::{Ino, Nid, SegNo},
@@ -118,9 +121,19 @@ impl Nodes {
             || entries > self.disk().geometry().nids_end().0 as usize / CHANGED_NODES_SHARE
     }
 
-    /// Writes the changes of the NAT; only the next checkpoint makes them count.
-    pub(crate) fn write_table(&self) -> Result<Prepared<Nid, NatEntry>> {
-        self.nat.write_table(self.disk().io())
+    /// Lists the changes of the NAT; only the next checkpoint makes them count.
+    pub(crate) fn list_table(&self) -> TableWrite<Nid> {
+        self.nat.list_table()
+    }
+
+    /// Writes up to `most` blocks of the NAT, and returns their number. If it is smaller, all are written.
+    pub(crate) fn write_some_of_table(&self, table: &mut TableWrite<Nid>, most: usize) -> Result<usize> {
+        self.nat.write_some(self.disk().io(), table, most)
+    }
+
+    /// Returns the state of the NAT once all its blocks are written.
+    pub(crate) fn prepared_table(&self, table: TableWrite<Nid>) -> Prepared<Nid, NatEntry> {
+        self.nat.prepared(table)
     }
 
     /// The nid at which the search for a free one continues.

@@ -7,7 +7,7 @@
 //! never written to, so a checkpoint that failed half way can be prepared again from the start.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -18,7 +18,7 @@ use crate::{
     Error, Place, Result,
     disk::{
         Geometry, Io,
-        journal::{self, Prepared},
+        journal::{self, Prepared, TableBlock, TableWrite},
     },
     format::{
         TableCopy,
@@ -170,17 +170,21 @@ impl Nat {
         self.changes.len()
     }
 
-    /// Writes the changed entries: those that fit go to the journal, the rest to the other copy of their NAT
+    /// Divides the changed entries: those that fit go to the journal, the rest to the other copy of their NAT
     /// blocks. They take effect only with the next checkpoint; see [`committed`](Self::committed).
-    pub(super) fn write_table(&self, io: &Io) -> Result<Prepared<Nid, NatEntry>> {
+    pub(super) fn list_table(&self) -> TableWrite<Nid> {
         let split = journal::split(self.changes.nids(), self.geometry.summary.nat_journal_entries());
-        let bitmap = self.write_blocks(io, &split.blocks)?;
-        let journal = split.journal.iter().map(|nid| (*nid, self.changed(*nid))).collect();
-        Ok(Prepared { journal, bitmap })
+        TableWrite::new(split, &self.bitmap, |index, copy| self.geometry.nat_block(index, copy))
+    }
+
+    /// Returns the state of the table once all its blocks are written.
+    pub(super) fn prepared(&self, table: TableWrite<Nid>) -> Prepared<Nid, NatEntry> {
+        let journal = table.journal.iter().map(|nid| (*nid, self.changed(*nid))).collect();
+        Prepared { journal, bitmap: table.bitmap }
     }
 
     /// Makes the prepared state current, after the checkpoint is durable. Nothing may have changed since
-    /// [`write_table`](Self::write_table).
+    /// [`list_table`](Self::list_table).
     pub(super) fn committed(&mut self, prepared: Prepared<Nid, NatEntry>) {
         self.bitmap = prepared.bitmap;
         // Readers may have cached old copies while the new ones were being written.
@@ -199,26 +203,25 @@ impl Nat {
         self.changes.get(nid).expect("it was listed").entry
     }
 
-    /// Writes these NAT blocks to their other copies and returns the resulting bitmap of current copies.
-    fn write_blocks(&self, io: &Io, blocks: &BTreeMap<u32, Vec<Nid>>) -> Result<Vec<u8>> {
-        let mut bitmap = self.bitmap.clone();
-        let mut run = journal::TableRun::new(io);
-        let addr =
-            |index: u32| self.geometry.nat_block(index, TableCopy::current(&self.bitmap, index).other());
-        for (addr, index, nids) in journal::upwards(blocks, addr) {
+    /// Writes up to `most` of the blocks that are left, and returns their number. If it is smaller, all are written.
+    pub(super) fn write_some(&self, io: &Io, table: &mut TableWrite<Nid>, most: usize) -> Result<usize> {
+        let mut written = 0;
+        for TableBlock { addr, index, copy, keys } in table.blocks.by_ref().take(most) {
             let mut block = self.block(io, index)?.to_vec();
-            for nid in nids {
+            for nid in &keys {
                 let (_, at) = nat::position(*nid, self.geometry.block_size);
                 nat::set_entry(&mut block, at, self.changed(*nid));
             }
-            run.push(addr, Place::Nat(nids[0]), &block)?;
-            let copy = TableCopy::current(&self.bitmap, index).other();
-            copy.select(&mut bitmap, index);
+            table.run.push(io, addr, Place::Nat(keys[0]), &block)?;
+            copy.select(&mut table.bitmap, index);
             // If this copy never becomes current, `changes` still override every entry that differs.
             self.remember(index, block.into(), copy);
+            written += 1;
         }
-        run.finish()?;
-        Ok(bitmap)
+        if written < most {
+            table.run.write(io)?;
+        }
+        Ok(written)
     }
 
     /// A NAT block, without the changes.

@@ -54,7 +54,7 @@ impl Tables<'_> {
         };
         let mut entries = SitEntries::of(self.from);
         let mut used = Vec::new();
-        let mut runs = TableCopy::BOTH.map(|_| TableRun::new(&self.from.io));
+        let mut runs = TableCopy::BOTH.map(|_| TableRun::default());
         for index in 0..blocks {
             let first = index * per_block;
             let mut block = vec![0; size.bytes()];
@@ -71,39 +71,37 @@ impl Tables<'_> {
             };
             copy.select(&mut bitmap, index);
             let addr = self.to.sit_block(index, copy);
-            runs[copy as usize].push(addr, Place::Sit(SegNo(first)), &block)?;
+            runs[copy as usize].push(&self.from.io, addr, Place::Sit(SegNo(first)), &block)?;
         }
-        let [first, second] = runs;
-        first.finish()?;
-        second.finish()?;
+        runs.iter_mut().try_for_each(|run| run.write(&self.from.io))?;
         Ok(NewSit { bitmap, used })
     }
 
     /// Writes the NAT to its new area, without a journal.
     pub(super) fn write_nat(&self) -> Result<()> {
         let size = self.from.superblock.block_size;
-        let mut run = TableRun::new(&self.from.io);
+        let mut run = TableRun::default();
         for index in 0..self.to.nat_blocks() {
             let block = match index < self.from.geometry.nat_blocks() {
                 true => self.from.nat_block(index)?,
                 false => vec![0; size.bytes()],
             };
             let at = Place::Nat(Nid(index * size.nat_entries() as u32));
-            run.push(self.to.nat_block(index, TableCopy::First), at, &block)?;
+            run.push(&self.from.io, self.to.nat_block(index, TableCopy::First), at, &block)?;
         }
-        run.finish()
+        run.write(&self.from.io)
     }
 
     /// Writes the summaries of the `used` segments to the new SSA.
     pub(super) fn write_summaries(&self, used: &[SegNo]) -> Result<()> {
-        let mut run = TableRun::new(&self.from.io);
+        let mut run = TableRun::default();
         for number in used {
             let old = self.old_number(*number).expect("a segment in use is not new");
             let (from, _) = self.from.geometry.summary_block(old);
             let block = self.from.io.read_block(from, Place::Ssa(old))?;
             let (to, _) = self.to.summary_block(*number);
-            run.push(to, Place::Ssa(*number), &block)?;
+            run.push(&self.from.io, to, Place::Ssa(*number), &block)?;
         }
-        run.finish()
+        run.write(&self.from.io)
     }
 }

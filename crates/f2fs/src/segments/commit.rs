@@ -3,7 +3,7 @@
 use super::{NodeSummaries, Segments, Turnover, discards::UNIT_BLOCKS, sit::Prefree};
 use crate::{
     Error, Result,
-    disk::journal::Prepared,
+    disk::journal::{Prepared, TableWrite},
     format::{
         checkpoint::{Checkpoint, Flags, LogPosition},
         sit::{SegmentType, SitEntry},
@@ -42,9 +42,23 @@ impl Segments {
         })
     }
 
-    /// Writes the changes of the segment table; only the next checkpoint makes them count.
-    pub(crate) fn write_table(&mut self) -> Result<Prepared<SegNo, SitEntry>> {
-        self.sit.write_table(self.disk.io())
+    /// Lists the changes of the segment table; only the next checkpoint makes them count.
+    pub(crate) fn list_table(&self) -> TableWrite<SegNo> {
+        self.sit.list_table()
+    }
+
+    /// Writes up to `most` blocks of the segment table, and returns their number. If it is smaller, all are written.
+    pub(crate) fn write_some_of_table(
+        &mut self,
+        table: &mut TableWrite<SegNo>,
+        most: usize,
+    ) -> Result<usize> {
+        self.sit.write_some(self.disk.io(), table, most)
+    }
+
+    /// Returns the state of the segment table once all its blocks are written.
+    pub(crate) fn prepared_table(&self, table: TableWrite<SegNo>) -> Prepared<SegNo, SitEntry> {
+        self.sit.prepared(table)
     }
 
     /// Puts the counts and the positions of the logs into a checkpoint. Returns the summary blocks of its pack.

@@ -34,7 +34,7 @@ pub(crate) use replace::{FsyncMark, OldBlock, Replaced};
 pub(crate) use segment::Segment;
 pub(crate) use sit::{CleaningUnit, SectionFacts};
 pub(crate) use space::{Reservation, SectionCounts};
-pub(crate) use summaries::NodeSummaries;
+pub(crate) use summaries::{NodeSummaries, SummariesWrite};
 
 use dir_cache::DirCache;
 use log::{Log, Logs};

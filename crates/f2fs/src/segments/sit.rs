@@ -27,7 +27,7 @@ use crate::{
     Error, Place, Result,
     disk::{
         Geometry, Io,
-        journal::{self, Prepared},
+        journal::{self, Prepared, TableBlock, TableWrite},
     },
     format::{
         TableCopy, bits,
@@ -372,46 +372,54 @@ impl Sit {
         index * per_block..self.geometry.segments.min((index + 1) * per_block)
     }
 
-    /// Writes the changed entries: those that fit go to the journal, the rest to the other copy of their SIT
+    /// Divides the changed entries: those that fit go to the journal, the rest to the other copy of their SIT
     /// blocks. They take effect only with the next checkpoint; see [`committed`](Self::committed).
-    pub(super) fn write_table(&mut self, io: &Io) -> Result<Prepared<SegNo, SitEntry>> {
+    pub(super) fn list_table(&self) -> TableWrite<SegNo> {
         let size = self.geometry.block_size;
         let changed: BTreeSet<SegNo> = self.changes.keys().chain(self.journal.keys()).copied().collect();
         let keys = changed.into_iter().map(|segment| (sit::position(segment, size).0, segment));
         let split = journal::split(keys, self.geometry.summary.sit_journal_entries());
-        let bitmap = self.write_blocks(io, &split.blocks)?;
-        let entry = |number| (number, self.known(number).expect("it has changed").entry());
-        Ok(Prepared { journal: split.journal.into_iter().map(entry).collect(), bitmap })
+        TableWrite::new(split, &self.bitmap, |index, copy| self.geometry.sit_block(index, copy))
     }
 
-    /// Writes these SIT blocks to their other copies and returns the resulting bitmap of current copies.
-    fn write_blocks(&mut self, io: &Io, blocks: &BTreeMap<u32, Vec<SegNo>>) -> Result<Vec<u8>> {
-        let before = self.bitmap.clone();
-        let (geometry, mut bitmap) = (self.geometry, before.clone());
-        let mut run = journal::TableRun::new(io);
-        let addr = |index: u32| geometry.sit_block(index, TableCopy::current(&before, index).other());
-        for (addr, index, segments) in journal::upwards(blocks, addr) {
+    /// Writes up to `most` of the blocks that are left, and returns their number. If it is smaller, all are written.
+    pub(super) fn write_some(
+        &mut self,
+        io: &Io,
+        table: &mut TableWrite<SegNo>,
+        most: usize,
+    ) -> Result<usize> {
+        let mut written = 0;
+        for TableBlock { addr, index, copy, keys } in table.blocks.by_ref().take(most) {
             let mut block: Box<[u8]> = self.block(io, index)?.into();
-            for number in segments {
-                let (_, at) = sit::position(*number, geometry.block_size);
+            for number in &keys {
+                let (_, at) = sit::position(*number, self.geometry.block_size);
                 sit::set_entry(&mut block, at, &self.known(*number).expect("it has changed").entry());
             }
             // Entries that go to the journal override the block in any case.
-            run.push(addr, Place::Sit(segments[0]), &block)?;
-            let copy = TableCopy::current(&before, index).other();
-            copy.select(&mut bitmap, index);
+            table.run.push(io, addr, Place::Sit(keys[0]), &block)?;
+            copy.select(&mut table.bitmap, index);
             // If this copy never becomes current, `changes` or the journal still override every entry that
             // differs.
             self.cache.insert(index, block, copy);
+            written += 1;
         }
-        run.finish()?;
-        Ok(bitmap)
+        if written < most {
+            table.run.write(io)?;
+        }
+        Ok(written)
+    }
+
+    /// Returns the state of the table once all its blocks are written.
+    pub(super) fn prepared(&self, table: TableWrite<SegNo>) -> Prepared<SegNo, SitEntry> {
+        let entry = |number| (number, self.known(number).expect("it has changed").entry());
+        Prepared { journal: table.journal.into_iter().map(entry).collect(), bitmap: table.bitmap }
     }
 
     /// Makes the prepared state current, after the checkpoint is durable: the blocks that it freed may be
     /// allocated and discarded. `freed` is called for each run of [units](UNIT_BLOCKS) that became free, with
     /// the segment, the first block in it and the number of blocks. Nothing may have changed since
-    /// [`write_table`](Self::write_table).
+    /// [`list_table`](Self::list_table).
     pub(super) fn committed(
         &mut self,
         prepared: Prepared<SegNo, SitEntry>,

@@ -26,6 +26,21 @@ pub(crate) enum NodeSummaries {
     Omitted,
 }
 
+/// A write of the summaries of segments that the logs have left. It can pause between any two if nothing changes
+/// meanwhile.
+pub(crate) struct SummariesWrite {
+    /// The segment at which it continues.
+    next: SegNo,
+    /// The summaries that are not on the device yet.
+    run: TableRun,
+}
+
+impl Default for SummariesWrite {
+    fn default() -> SummariesWrite {
+        SummariesWrite { next: SegNo(0), run: TableRun::default() }
+    }
+}
+
 /// The parts of a pack that only changes and cleaning need.
 struct PackSummaries {
     /// Summaries of the current segments.
@@ -190,20 +205,29 @@ impl Segments {
     }
 
     /// Writes the summaries of segments that the logs have left.
-    pub(crate) fn write_summaries(&mut self) -> Result<()> {
-        if self.disk.superblock().ssa.segments == 0 {
-            // A read-only volume has no SSA. Nothing is ever cleaned there.
+    pub(super) fn write_summaries(&mut self) -> Result<()> {
+        self.write_some_summaries(&mut SummariesWrite::default(), usize::MAX).map(drop)
+    }
+
+    /// Writes up to `most` of the summaries that are left, and returns their number. If it is smaller, all are written.
+    pub(crate) fn write_some_summaries(&mut self, write: &mut SummariesWrite, most: usize) -> Result<usize> {
+        let mut written = 0;
+        // A read-only volume has no SSA. Nothing is ever cleaned there.
+        if self.disk.superblock().ssa.segments > 0 {
+            let (io, geometry) = (self.disk.io(), self.disk.geometry());
+            for (segment, summary) in self.summaries.range(write.next..).take(most) {
+                let (addr, _) = geometry.summary_block(*segment);
+                let block = summary.encode(geometry.summary, None);
+                write.run.push(io, addr, Place::Ssa(*segment), &block)?;
+                write.next = SegNo(segment.0 + 1);
+                written += 1;
+            }
+        }
+        if written < most {
+            write.run.write(self.disk.io())?;
             self.summaries.clear();
-            return Ok(());
         }
-        let mut run = TableRun::new(self.disk.io());
-        for (segment, summary) in &self.summaries {
-            let (addr, _) = self.disk.geometry().summary_block(*segment);
-            run.push(addr, Place::Ssa(*segment), &summary.encode(self.disk.geometry().summary, None))?;
-        }
-        run.finish()?;
-        self.summaries.clear();
-        Ok(())
+        Ok(written)
     }
 
     /// Returns the summary blocks of the pack, and true if those of the data logs are in the compact form.
