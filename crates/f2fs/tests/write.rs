@@ -9,7 +9,7 @@ use f2fs::{
     Error,
     engine::{Caller, Engine, NewNode, Options, RenameMode, SetAttr, XattrMode},
     format::{
-        BlockSize,
+        BlockSize, TableCopy,
         inode::{DeviceNumber, flag},
     },
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
@@ -491,4 +491,68 @@ fn a_list_for_the_mode_is_refused_where_a_mode_is() {
         .set_xattr(ino, b"system.posix_acl_access", &list, XattrMode::Set)
         .expect("a mode");
     assert_eq!(volume.stat(ino).expect("attributes").mode & 0o777, 0o777);
+}
+
+/// Entries of the NAT that do not fit into memory are written before the checkpoint that selects them.
+#[test]
+fn a_fill_without_checkpoints_writes_the_nat_ahead() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let memory = Arc::new(MemoryDevice::new(256 << 20));
+    let device = Arc::new(Recording::without_data(memory.clone()));
+    let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+    let geometry = *volume.geometry();
+    let create = |volume: &mut Engine, name: String| {
+        let ino = volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(FILE)).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, 0, name.as_bytes()).unwrap();
+    };
+    let remove = |volume: &mut Engine, name: String| {
+        volume.begin(Caller::ADMIN).unlink(ROOT, name.as_bytes()).unwrap();
+    };
+    // Checks the volume as a power cut would leave it now.
+    let judge = |expected: &BTreeSet<String>| {
+        model::setup::store(&memory, &path).unwrap();
+        support::assert_clean(&path);
+        let volume = support::open_read_only(&path);
+        assert_eq!(names(&volume, ROOT), expected.iter().cloned().collect::<Vec<_>>());
+        for name in expected {
+            assert_eq!(read(&volume, volume.lookup(ROOT, name.as_bytes()).unwrap()), name.as_bytes());
+        }
+    };
+    let mut present: BTreeSet<String> = (0..300).map(|n| format!("old{n}")).collect();
+    present.iter().for_each(|name| create(&mut volume, name.clone()));
+    volume.unmount().unwrap();
+    drop(volume);
+
+    // Memory for 1024 changed entries.
+    let options =
+        Options { checkpoint_when_asked: true, cache_bytes: 64 << 10, ..Options::new(|| support::NOW) };
+    let mut volume = Engine::open(device.clone(), options).unwrap();
+    for round in 0..2 {
+        device.take_trace();
+        let checkpointed = present.clone();
+        for n in 0..6000 {
+            let name = format!("{round}.{n}");
+            create(&mut volume, name.clone());
+            present.insert(name);
+            if n % 10 == 9 {
+                // Some of these nodes have been written ahead, and some are of the last checkpoint.
+                let removed = [format!("{round}.{}", n / 2), format!("old{}", 25 * round + n / 240)];
+                for name in removed.into_iter().filter(|name| present.remove(name)) {
+                    remove(&mut volume, name);
+                }
+            }
+        }
+        let written = device.take_trace().into_iter().filter(|request| request.verb == Verb::Write);
+        let nat = geometry.nat_block(0, TableCopy::First).index()
+            ..geometry.nat_block(geometry.nat_blocks(), TableCopy::First).index();
+        let written =
+            written.filter(|request| nat.contains(&((request.offset_bytes / 4096) as usize))).count();
+        assert!(written > 1, "{written} requests");
+        judge(&checkpointed);
+        volume.checkpoint().unwrap();
+        judge(&present);
+    }
+    volume.unmount().unwrap();
+    judge(&present);
 }

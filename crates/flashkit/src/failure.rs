@@ -77,7 +77,8 @@ fn advice(error: &Error) -> Option<&'static str> {
         ),
         Error::Lost { source, .. } => advice(source),
         Error::NoInodes => Some(
-            "the size of a volume limits its number of files: remove some (flashkit rm), or make a larger volume",
+            "the size of a volume limits its number of files: remove some (flashkit rm), make a larger volume, or, from 512 GiB on, \
+             make it with flashkit mkfs -i, which gives it more node numbers",
         ),
         _ => None,
     }

@@ -7,6 +7,7 @@
 mod cache;
 mod nat;
 mod nat_changes;
+mod number_set;
 mod quota_ledger;
 mod read;
 mod read_ahead;
@@ -56,7 +57,15 @@ impl Nodes {
         let disk = segments.disk();
         let (geometry, options) = (*disk.geometry(), disk.options());
         Ok(Nodes {
-            nat: Nat::new(geometry, disk.checkpoint(), journal, disk.pack(), options.nat_bytes())?,
+            // Upkeep, where it is, writes a checkpoint earlier.
+            nat: Nat::new(
+                geometry,
+                disk.checkpoint(),
+                journal,
+                disk.pack(),
+                options.nat_bytes(),
+                options.cache_bytes / CHANGED_NODE_BYTES,
+            )?,
             cache: NodeCache::new(options.node_bytes() / geometry.block_size.bytes()),
             quota: QuotaLedger::new(disk.checkpoint().flags),
             since_checkpoint: SinceCheckpoint::default(),

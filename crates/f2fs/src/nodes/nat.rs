@@ -2,9 +2,13 @@
 //! checkpoint.
 //!
 //! *Invariants*: an entry in `changes` overrides the NAT block. `changes` holds exactly the entries that
-//! differ from the NAT blocks, because they changed since the last checkpoint or are in its journal. A nid
-//! freed since the last checkpoint is not allocated before the next one. The current copies of NAT blocks are
-//! never written to, so a checkpoint that failed half way can be prepared again from the start.
+//! differ from the NAT blocks, because they changed since the last checkpoint or are in its journal, except for those
+//! `ahead`, which were free in the last checkpoint and are in use in the copies that `copies` selects. A nid
+//! freed since the last checkpoint is not allocated before the next one. The copies of NAT blocks that the last
+//! checkpoint selects are never written to, so a checkpoint that failed half way can be prepared again from the start.
+//!
+//! Without checkpoints, a fill changes entries without bound. Blocks whose changes are all new nodes on the device are
+//! then written to their other copies [ahead](Nat::write_ahead) of the checkpoint that selects these.
 
 use std::{
     collections::VecDeque,
@@ -13,12 +17,15 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-use super::nat_changes::{Change, Changes};
+use super::{
+    nat_changes::{Change, Changes},
+    number_set::NumberSet,
+};
 use crate::{
     Error, Place, Result,
     disk::{
         Geometry, Io,
-        journal::{self, Prepared, TableBlock, TableWrite},
+        journal::{self, Prepared, Split, TableBlock, TableWrite},
     },
     format::{
         TableCopy,
@@ -41,9 +48,17 @@ const AHEAD_MAX: u32 = 16;
 /// The NAT. Reads take `&self`; changes take `&mut self` and touch only memory.
 pub(super) struct Nat {
     geometry: Geometry,
-    /// The current copy of each NAT block: a set bit means the second. Most significant bit first.
+    /// The copy of each NAT block in the last checkpoint: a set bit means the second. Most significant bit first.
     bitmap: Vec<u8>,
+    /// As `bitmap`, but the other copy for blocks that were written ahead of the next checkpoint.
+    copies: Vec<u8>,
     changes: Changes,
+    /// The nids whose new entries were written ahead of the next checkpoint.
+    ahead: NumberSet,
+    /// Number of entries by which `changes` grows before new ones are written ahead.
+    changes_room: usize,
+    /// Number of entries in `changes` at which new ones are written ahead.
+    changes_end: usize,
     cache: [Mutex<FxHashMap<u32, Cached>>; SHARDS],
     /// Maximum number of blocks in a shard.
     shard_blocks: usize,
@@ -51,25 +66,27 @@ pub(super) struct Nat {
     /// The NAT block in which the search for free nids continues.
     scan: u32,
     /// Number of blocks in the next read-ahead; it grows as the search goes on.
-    ahead: u32,
+    read_ahead_blocks: u32,
 }
 
 /// A cached NAT block.
 struct Cached {
     bytes: Arc<[u8]>,
-    /// The copy that the block was read from or written to. Until a checkpoint makes the other copy current, `changes` override the
-    /// entries in which the two differ.
+    /// The copy that the block was read from or written to. `changes` override the entries in which it differs from the copy
+    /// that `copies` selects.
     copy: TableCopy,
 }
 
 impl Nat {
-    /// Creates the NAT from a checkpoint and its journal, with a cache of about `cache_bytes` bytes.
+    /// Creates the NAT from a checkpoint and its journal, with a cache of about `cache_bytes` bytes. Changed entries are
+    /// written ahead of a checkpoint when there are more than `changes_room`.
     pub(super) fn new(
         geometry: Geometry,
         checkpoint: &Checkpoint,
         journal: Vec<(Nid, NatEntry)>,
         pack: u8,
         cache_bytes: usize,
+        changes_room: usize,
     ) -> Result<Nat> {
         let end = geometry.nids_end();
         let mut changes = Changes::new(geometry.block_size);
@@ -84,12 +101,16 @@ impl Nat {
         Ok(Nat {
             geometry,
             bitmap: checkpoint.nat_bitmap.clone(),
+            copies: checkpoint.nat_bitmap.clone(),
             changes,
+            ahead: NumberSet::default(),
+            changes_room,
+            changes_end: changes_room,
             cache: Default::default(),
             shard_blocks: (cache_bytes / geometry.block_size.bytes() / SHARDS).clamp(1, SHARD_BLOCKS_MAX),
             free: VecDeque::new(),
             scan: nat::position(first_free, geometry.block_size).0,
-            ahead: 1,
+            read_ahead_blocks: 1,
         })
     }
 
@@ -110,20 +131,40 @@ impl Nat {
     pub(super) fn is_checkpointed(&self, io: &Io, nid: Nid) -> Result<bool> {
         match self.changes.get(nid) {
             Some(change) => Ok(change.was_used),
-            None => Ok(!self.get(io, nid)?.is_free()),
+            None => Ok(!self.ahead.contains(nid.0) && !self.get(io, nid)?.is_free()),
         }
     }
 
     /// Returns true if the entry of a nid was set since the last checkpoint.
     pub(super) fn is_changed(&self, nid: Nid) -> bool {
-        self.changes.get(nid).is_some_and(|change| change.dirty)
+        self.ahead.contains(nid.0) || self.changes.get(nid).is_some_and(|change| change.dirty)
     }
 
     /// Sets the entry of a nid.
     pub(super) fn set(&mut self, io: &Io, nid: Nid, entry: NatEntry) -> Result<()> {
         let was_used = self.is_checkpointed(io, nid)?;
         self.changes.insert(nid, Change { entry, dirty: true, was_used });
+        if self.changes.len() > self.changes_end {
+            self.write_ahead(io);
+            self.changes_end = self.changes.len() + self.changes_room;
+        }
         Ok(())
+    }
+
+    /// Writes the blocks whose changes are all new nodes on the device to their other copies, which the next checkpoint
+    /// selects. If that fails, all changes stay in memory, and the checkpoint meets the error.
+    fn write_ahead(&mut self, io: &Io) {
+        let is_new =
+            |change: Change| change.dirty && !change.was_used && self.geometry.in_main(change.entry.addr);
+        let blocks = self.changes.blocks_of(is_new);
+        let numbers: Vec<u32> = blocks.keys().copied().collect();
+        let mut table = self.table_of(Split { journal: Vec::new(), blocks });
+        if self.write_some(io, &mut table, usize::MAX).is_ok() {
+            self.copies = table.bitmap;
+            for nid in numbers.into_iter().flat_map(|block| self.changes.forget(block)) {
+                self.ahead.insert(nid.0);
+            }
+        }
     }
 
     /// Marks a nid as free and increments its version, so that summaries of its old blocks no longer match.
@@ -164,17 +205,24 @@ impl Nat {
         }
     }
 
-    /// Number of entries that differ from the NAT blocks; the next checkpoint writes them or keeps them in
-    /// its journal.
+    /// Number of entries that the next checkpoint changes. Those that were written ahead and changed again count twice.
     pub(super) fn changed_entries(&self) -> usize {
-        self.changes.len()
+        self.changes.len() + self.ahead.len()
     }
 
     /// Divides the changed entries: those that fit go to the journal, the rest to the other copy of their NAT
     /// blocks. They take effect only with the next checkpoint; see [`committed`](Self::committed).
     pub(super) fn list_table(&self) -> TableWrite<Nid> {
         let split = journal::split(self.changes.nids(), self.geometry.summary.nat_journal_entries());
-        TableWrite::new(split, &self.bitmap, |index, copy| self.geometry.nat_block(index, copy))
+        self.table_of(split)
+    }
+
+    /// Lists the blocks to be written to the copies that the last checkpoint does not select.
+    fn table_of(&self, split: Split<Nid>) -> TableWrite<Nid> {
+        let addr = |index, copy| self.geometry.nat_block(index, copy);
+        let table = TableWrite::new(split, &self.bitmap, addr);
+        // Blocks that were written ahead are there already.
+        TableWrite { bitmap: self.copies.clone(), ..table }
     }
 
     /// Returns the state of the table once all its blocks are written.
@@ -186,7 +234,10 @@ impl Nat {
     /// Makes the prepared state current, after the checkpoint is durable. Nothing may have changed since
     /// [`list_table`](Self::list_table).
     pub(super) fn committed(&mut self, prepared: Prepared<Nid, NatEntry>) {
+        self.copies.clone_from(&prepared.bitmap);
         self.bitmap = prepared.bitmap;
+        self.ahead = NumberSet::default();
+        self.changes_end = self.changes_room;
         // Readers may have cached old copies while the new ones were being written.
         for shard in &mut self.cache {
             let shard = shard.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -230,7 +281,7 @@ impl Nat {
             return Ok(block);
         }
         let first = Nid(index * self.geometry.block_size.nat_entries() as u32);
-        let copy = TableCopy::current(&self.bitmap, index);
+        let copy = TableCopy::current(&self.copies, index);
         let addr = self.geometry.nat_block(index, copy);
         let block: Arc<[u8]> = io.read_block(addr, Place::Nat(first))?.into();
         self.remember(index, block.clone(), copy);
@@ -259,8 +310,8 @@ impl Nat {
         if self.cached(index).is_some() {
             return;
         }
-        let addr = |index: u32| self.geometry.nat_block(index, TableCopy::current(&self.bitmap, index));
-        let most = self.ahead.min(self.geometry.nat_blocks() - index);
+        let addr = |index: u32| self.geometry.nat_block(index, TableCopy::current(&self.copies, index));
+        let most = self.read_ahead_blocks.min(self.geometry.nat_blocks() - index);
         let follows = |n: &u32| addr(index + n).0 == addr(index).0 + n && self.cached(index + n).is_none();
         let count = (0..most).take_while(follows).count() as u32;
         let size = self.geometry.block_size;
@@ -268,11 +319,11 @@ impl Nat {
         let at = Place::Nat(Nid(index * size.nat_entries() as u32));
         if count > 1 && io.read(addr(index), at, &mut bytes).is_ok() {
             for (n, block) in (0..).zip(bytes.chunks_exact(size.bytes())) {
-                let copy = TableCopy::current(&self.bitmap, index + n);
+                let copy = TableCopy::current(&self.copies, index + n);
                 self.remember(index + n, block.into(), copy);
             }
         }
-        self.ahead = (2 * self.ahead).min(AHEAD_MAX);
+        self.read_ahead_blocks = (2 * self.read_ahead_blocks).min(AHEAD_MAX);
     }
 
     /// Collects the free nids of a NAT block; none if the block is damaged.
@@ -304,6 +355,7 @@ impl Nat {
 
     /// Returns true if a nid that was free when its block was scanned is still free.
     fn is_usable(&self, nid: Nid) -> bool {
-        self.changes.get(nid).is_none_or(|change| !change.dirty && change.entry.is_free())
+        !self.ahead.contains(nid.0)
+            && self.changes.get(nid).is_none_or(|change| !change.dirty && change.entry.is_free())
     }
 }

@@ -1,6 +1,8 @@
 //! Entries of the NAT that differ from its blocks, in memory. A fill changes millions of them before its checkpoint, most
 //! entries of each block it touches, so each block has a list in the order of its entries, with 12 bytes for each.
 
+use std::collections::BTreeMap;
+
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -96,19 +98,37 @@ impl Changes {
         self.count
     }
 
+    /// Forgets the changes of a block, and returns their nids.
+    pub(super) fn forget(&mut self, block: u32) -> Vec<Nid> {
+        let kept = self.blocks.remove(&block).unwrap_or_default();
+        self.count -= kept.len();
+        kept.into_iter().map(|kept| self.nid(block, kept)).collect()
+    }
+
+    /// The blocks with changes that all satisfy a condition, with the nids of these, in ascending order.
+    pub(super) fn blocks_of(&self, condition: impl Fn(Change) -> bool) -> BTreeMap<u32, Vec<Nid>> {
+        let satisfied = |(_, kept): &(&u32, &Vec<Kept>)| kept.iter().all(|kept| condition(kept.change()));
+        let blocks = self.blocks.iter().filter(satisfied);
+        blocks
+            .map(|(block, kept)| (*block, kept.iter().map(|kept| self.nid(*block, *kept)).collect()))
+            .collect()
+    }
+
+    /// The nid of a changed entry of a block.
+    fn nid(&self, block: u32, kept: Kept) -> Nid {
+        Nid(block * self.block_size.nat_entries() as u32 + u32::from(kept.at))
+    }
+
     /// All changed nids with their blocks, in no order.
     pub(super) fn nids(&self) -> impl Iterator<Item = (u32, Nid)> + '_ {
-        let per_block = self.block_size.nat_entries() as u32;
-        self.blocks.iter().flat_map(move |(block, kept)| {
-            kept.iter().map(move |kept| (*block, Nid(block * per_block + u32::from(kept.at))))
-        })
+        self.blocks
+            .iter()
+            .flat_map(move |(block, kept)| kept.iter().map(move |kept| (*block, self.nid(*block, *kept))))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     fn change(n: u32) -> Change {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Nodes;
+use super::{Nodes, number_set::NumberSet};
 use crate::{Result, units::Ino};
 
 /// Maximum number of changed names that are remembered for a directory.
@@ -28,7 +28,7 @@ pub(crate) struct SinceCheckpoint {
     /// that it finds, and none of them records the removal.
     pub(super) shrunk: FxHashSet<Ino>,
     /// Files with nodes that were written without the fsync mark.
-    pub(super) unmarked: FxHashSet<Ino>,
+    unmarked: NumberSet,
     /// Directories in which names were created or removed, but not moved.
     names: FxHashMap<Ino, ChangedNames>,
     /// True if there are more such directories than are remembered.
@@ -79,21 +79,26 @@ impl SinceCheckpoint {
         self.named.insert(ino);
     }
 
+    /// Records that a node of a file was written without the fsync mark.
+    pub(super) fn note_unmarked(&mut self, ino: Ino) {
+        self.unmarked.insert(ino.0);
+    }
+
     /// Records that an fsync has marked a file's last node.
     pub(crate) fn note_mark(&mut self, ino: Ino) {
-        self.unmarked.remove(&ino);
+        self.unmarked.remove(ino.0);
     }
 
     /// Returns true if nodes of a file were written without the fsync mark.
     pub(crate) fn is_unmarked(&self, ino: Ino) -> bool {
-        self.unmarked.contains(&ino)
+        self.unmarked.contains(ino.0)
     }
 
     /// Returns true if something has happened to an inode that is recorded here.
     fn concerns(&self, ino: Ino) -> bool {
         self.names.contains_key(&ino)
             || self.names_elsewhere
-            || self.unmarked.contains(&ino)
+            || self.unmarked.contains(ino.0)
             || self.is_beyond_roll_forward(ino)
     }
 

@@ -158,7 +158,7 @@ impl Nodes {
         self.cache.set_clean(nid);
         self.report_dirty_nodes();
         if !marks.fsync && footer.cold {
-            self.since_checkpoint.unmarked.insert(footer.ino);
+            self.since_checkpoint.note_unmarked(footer.ino);
         }
         self.nat.set(self.segments.disk().io(), nid, NatEntry { addr, ..entry })
     }
