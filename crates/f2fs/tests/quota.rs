@@ -480,3 +480,46 @@ fn usage_stays_exact_while_changed_inodes_leave_memory() {
     }
     finish(volume, &path);
 }
+
+/// A full volume may have no space for the records of new ids. The quota files then stay as they are, and a checkpoint
+/// after space is freed writes the changes.
+#[test]
+fn quota_files_without_space_for_new_records_stay_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    support::mkfs(&path, 100 << 20, &["-O", "extra_attr,project_quota,quota"]);
+    let mut volume = open(&path, &Clock::default());
+    let limited = 0..5;
+    for id in limited.clone() {
+        volume.begin(Caller::ADMIN).set_quota_limits(QuotaKind::User, 5000 + id, hard(1000, 0)).unwrap();
+    }
+    let files: Vec<Ino> = (0..1500)
+        .map(|n| make(&mut volume, ROOT, &format!("file{n}"), FILE).expect("there is space"))
+        .collect();
+    let fill = make(&mut volume, ROOT, "fill", FILE).unwrap();
+    volume.checkpoint().unwrap();
+    let mut end = 0;
+    for step in [1 << 20, 4096] {
+        while volume.begin(Caller::ADMIN).write(fill, end, &vec![1; step]).is_ok() {
+            end += step as u64;
+        }
+    }
+    for (n, ino) in (0..).zip(&files) {
+        let attr = SetAttr { uid: Some(100_000 + 777 * n), gid: Some(USER + n % 3), ..SetAttr::default() };
+        volume.begin(Caller::ADMIN).set_attr(*ino, &attr).unwrap();
+    }
+    volume.checkpoint().unwrap();
+    assert!(volume.last_checkpoint().flags.has(Flags::QUOTA_NEED_FSCK), "the file lacks the new ids");
+    let limits = |volume: &Engine| {
+        let records = volume.quota_records(QuotaKind::User).unwrap();
+        records.iter().filter(|located| located.record.block_hard_limit.get() == 4000).count()
+    };
+    assert_eq!(limits(&support::open_read_only(&path)), limited.len(), "the file is as it was");
+    assert_eq!(space(&volume, QuotaKind::User, 100_777), (0, 1), "usage is exact all the time");
+
+    volume.begin(Caller::ADMIN).truncate(fill, 0).unwrap();
+    volume.checkpoint().unwrap();
+    assert!(!volume.last_checkpoint().flags.has(Flags::QUOTA_NEED_FSCK), "the file has the new ids");
+    assert_eq!((limits(&volume), space(&volume, QuotaKind::User, 100_777)), (limited.len(), (0, 1)));
+    finish(volume, &path);
+}

@@ -26,7 +26,7 @@ use crate::{
         inode::{advise, inline},
         quota::{self, BLOCK_BYTES, Located, QuotaKind, RecordSearch, raw::QuotaRecord},
     },
-    nodes::{UsageChange, apply, blank, set_times},
+    nodes::{apply, blank, set_times},
     units::{BlockAddr, Ino},
 };
 
@@ -178,7 +178,7 @@ impl Engine {
         };
         match QuotaReader::new(self, kind, ino) {
             Ok(reader) => Ok(Some(FileStep::Read(reader))),
-            Err(error) => self.give_up_reading(kind, error).map(|()| None),
+            Err(error) => self.give_up_unchanged(kind, error).map(|()| None),
         }
     }
 
@@ -196,14 +196,11 @@ impl Engine {
                 let kind = reader.kind;
                 match reader.read_some(self, SLICE_BLOCKS as usize) {
                     Ok(true) => Ok(Slice::Paused(FileStep::Read(reader))),
-                    Ok(false) => {
-                        let changes = self.nodes_mut().quota_mut().take_usage(kind);
-                        match self.begin_update(reader.into_file(), &changes) {
-                            Ok(store) => Ok(Slice::Next(FileStep::Write(store))),
-                            Err(error) => self.give_up_quota(error).map(|()| Slice::Done),
-                        }
-                    }
-                    Err(error) => self.give_up_reading(kind, error).map(|()| Slice::Done),
+                    Ok(false) => match self.begin_update(reader.into_file()) {
+                        Ok(store) => Ok(Slice::Next(FileStep::Write(store))),
+                        Err(error) => self.give_up_unchanged(kind, error).map(|()| Slice::Done),
+                    },
+                    Err(error) => self.give_up_unchanged(kind, error).map(|()| Slice::Done),
                 }
             }
             FileStep::Write(mut store) => match self.store_some(&mut store, SLICE_BLOCKS as usize) {
@@ -214,9 +211,10 @@ impl Engine {
         }
     }
 
-    /// Ends the update of a file that cannot be read. The changes stay for the next checkpoint if the device has failed.
-    fn give_up_reading(&mut self, kind: QuotaKind, error: Error) -> Result<()> {
-        if matches!(error, Error::Io { .. }) {
+    /// Ends the update of a file of which nothing was written. The changes stay for the next checkpoint if the device has
+    /// failed, or has no space for the records of new ids.
+    fn give_up_unchanged(&mut self, kind: QuotaKind, error: Error) -> Result<()> {
+        if matches!(error, Error::Io { .. } | Error::NoSpace { .. }) {
             return Ok(());
         }
         self.nodes_mut().quota_mut().take_usage(kind);
@@ -232,29 +230,37 @@ impl Engine {
         }
     }
 
-    /// Begins to write the changes of usage to a quota file.
-    fn begin_update(&mut self, mut file: QuotaFile, changes: &BTreeMap<u32, UsageChange>) -> Result<Store> {
-        let now = self.nodes().quota_now();
+    /// Begins to write the changes of usage to a quota file. After an error nothing has changed.
+    fn begin_update(&mut self, mut file: QuotaFile) -> Result<Store> {
+        let (kind, now, quota) = (file.kind, self.nodes().quota_now(), self.nodes().quota());
+        let changes = quota.settled_usage(kind);
         for (id, change) in changes {
             let located =
                 file.records.entry(*id).or_insert_with(|| Located { offset: 0, record: blank(*id) });
             let record = &mut located.record;
             apply(record, Some(change));
             set_times(record, file.graces, now);
-            if let Some(limited) = self.nodes_mut().quota_mut().enforced_mut(file.kind, *id) {
-                // The grace time started when the limit was exceeded. The usage of both records is the same
-                // unless the file was wrong; then the file's value counts for both.
+            if let Some(limited) = quota.enforced(kind, *id) {
+                // The grace time started when the limit was exceeded.
                 (record.block_time, record.inode_time) = (limited.block_time, limited.inode_time);
-                *limited = *record;
             }
         }
         let changed: Vec<u32> = changes.keys().copied().collect();
-        self.quota_in_write = Some((file.kind, file.records.clone()));
-        self.begin_store(file, &changed)
+        let records = file.records.clone();
+        let store = self.begin_store(file, &changed)?;
+        let quota = self.nodes_mut().quota_mut();
+        for id in quota.take_usage(kind).into_keys() {
+            if let Some(limited) = quota.enforced_mut(kind, id) {
+                // The usage of both records is the same unless the file was wrong; then the file's value counts for both.
+                *limited = records[&id].record;
+            }
+        }
+        self.quota_in_write = Some((kind, records));
+        Ok(store)
     }
 
-    /// Begins to write a quota file. The records of `changed` are overwritten in place unless records were added or
-    /// removed.
+    /// Begins to write a quota file, if there is space for it. The records of `changed` are overwritten in place unless
+    /// records were added or removed.
     pub(super) fn begin_store(&self, mut file: QuotaFile, changed: &[u32]) -> Result<Store> {
         let (ino, size) = (file.ino, self.geometry().block_size);
         let stays = |record: &QuotaRecord| *record != blank(record.id.get());
@@ -263,7 +269,12 @@ impl Engine {
             let kept = file.records.into_values().map(|located| located.record).filter(stays);
             let mut content = quota::encode_records(file.kind, file.graces, kept);
             let end = content.len() as u64;
-            if !self.inode(ino)?.has_inline(inline::DATA) {
+            let inode = self.inode(ino)?;
+            let is_inline = inode.has_inline(inline::DATA);
+            if !is_inline || content.len() > inode.layout().inline_bytes() {
+                self.files().require_space(ino, 0, end)?;
+            }
+            if !is_inline {
                 content.resize(content.len().next_multiple_of(size.bytes()), 0);
             }
             return Ok(Store::Content { ino, content, offset: 0, size: end });

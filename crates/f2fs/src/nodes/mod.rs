@@ -17,7 +17,7 @@ mod xattr;
 
 pub(crate) use cache::Change;
 pub use quota_ledger::Limits;
-pub(crate) use quota_ledger::{EnforcedLimits, UsageChange, apply, blank, has_limit, set_times};
+pub(crate) use quota_ledger::{EnforcedLimits, apply, blank, has_limit, set_times};
 pub(crate) use since_checkpoint::SinceCheckpoint;
 pub(crate) use write::Marks;
 

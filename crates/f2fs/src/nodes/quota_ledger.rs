@@ -101,6 +101,11 @@ impl QuotaLedger {
         !self.dirty_usage.changes[kind.index()].is_empty()
     }
 
+    /// The settled changes of usage of a kind.
+    pub(crate) fn settled_usage(&self, kind: QuotaKind) -> &BTreeMap<u32, UsageChange> {
+        &self.dirty_usage.changes[kind.index()]
+    }
+
     /// Takes the settled changes of usage of a kind: they are about to be written.
     pub(crate) fn take_usage(&mut self, kind: QuotaKind) -> BTreeMap<u32, UsageChange> {
         std::mem::take(&mut self.dirty_usage.changes[kind.index()])
