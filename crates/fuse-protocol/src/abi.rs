@@ -143,6 +143,8 @@ pub mod init_flags {
     pub const INIT_EXT: u64 = 1 << 30;
     /// Files with direct I/O can be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// Requests are received and answered through io_uring.
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Bits of [`SetattrIn::valid`].
@@ -352,11 +354,47 @@ outgoing! {
 /// Notification code of [`InvalidateInode`].
 pub const INVALIDATE_INODE: i32 = 2;
 
+/// Command through io_uring that lends an entry to the kernel for its first request.
+pub const URING_REGISTER: u32 = 1;
+/// Command through io_uring that gives the kernel an answer, and lends it the entry for the next request.
+pub const URING_COMMIT_AND_FETCH: u32 = 2;
+
+/// Argument of a command through io_uring (`struct fuse_uring_cmd_req`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
+pub struct UringCommand {
+    /// Zero.
+    pub flags: u64,
+    /// Number of the request that is answered.
+    pub commit_id: u64,
+    /// Number of the queue, which is that of a processor.
+    pub queue: u16,
+    /// Zero.
+    pub padding: [u16; 3],
+}
+
+/// Description of the payload of a request or answer through io_uring (`struct fuse_uring_ent_in_out`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct UringPayload {
+    /// Zero.
+    pub flags: u64,
+    /// Number by which the answer names its request.
+    pub commit_id: u64,
+    /// Length of the payload in bytes.
+    pub payload_bytes: u32,
+    /// Zero.
+    pub padding: u32,
+    /// Zero.
+    pub reserved: u64,
+}
+
 const _: () = {
     assert!(size_of::<InHeader>() == 40 && size_of::<OutHeader>() == 16);
     assert!(size_of::<InitIn>() == 16 && size_of::<InitMoreIn>() == 48 && size_of::<InitOut>() == 64);
     assert!(size_of::<SetxattrIn>() == 8 && size_of::<SetxattrMoreIn>() == 8);
     assert!(size_of::<SetattrIn>() == 88 && size_of::<WriteIn>() == 40 && size_of::<CopyFileRangeIn>() == 56);
     assert!(size_of::<Attr>() == 88 && size_of::<EntryOut>() == 128 && size_of::<AttrOut>() == 104);
+    assert!(size_of::<UringCommand>() == 24 && size_of::<UringPayload>() == 32);
     assert!(size_of::<StatfsOut>() == 80 && size_of::<StatxOut>() == 288);
 };

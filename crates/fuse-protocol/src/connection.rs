@@ -17,6 +17,7 @@ use crate::{
     abi::{INVALIDATE_INODE, InHeader, InvalidateInode, OutHeader},
     mount,
     splice_pipe::{self, SplicePipe},
+    uring::Slot,
 };
 
 /// An open `/dev/fuse` that belongs to a mount.
@@ -56,6 +57,18 @@ impl Connection {
         let namespace = File::open("/proc/self/ns/mnt").ok();
         let (device, mounter) = mount::mount(dir, arguments, attach)?;
         Ok((Connection { device, _namespace: namespace }, mounter))
+    }
+
+    /// Creates a connection that notifies nobody.
+    #[cfg(test)]
+    pub(crate) fn to_nowhere() -> Connection {
+        let device = File::options().write(true).open("/dev/null").expect("/dev/null can be opened");
+        Connection { device: device.into(), _namespace: None }
+    }
+
+    /// Returns the open `/dev/fuse`, for commands through io_uring.
+    pub(crate) fn device(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
     }
 
     /// Receives the next request into `buffer`. Returns `None` when the file system has been unmounted.
@@ -106,25 +119,47 @@ impl Connection {
 
 /// The pending answer to one request. Dropping it unsent answers with EIO.
 pub struct Reply {
-    connection: Arc<Connection>,
+    way: Way,
     unique: u64,
     sent: bool,
+}
+
+/// Way of an answer to the kernel.
+enum Way {
+    /// It is written to the device.
+    Device(Arc<Connection>),
+    /// The worker that has the request's entry of io_uring gives it to the kernel.
+    Entry(Arc<Slot>),
 }
 
 impl Reply {
     /// Creates the answer to the request with this number.
     pub fn new(connection: Arc<Connection>, unique: u64) -> Reply {
-        Reply { connection, unique, sent: false }
+        Reply { way: Way::Device(connection), unique, sent: false }
+    }
+
+    /// Creates the answer to a request that a worker has in an entry.
+    pub(crate) fn by_entry(slot: Arc<Slot>, unique: u64) -> Reply {
+        Reply { way: Way::Entry(slot), unique, sent: false }
     }
 
     /// Sends the answer.
     pub fn send(mut self, answer: Result<&[u8], Errno>) {
+        self.finish(answer);
+    }
+
+    fn finish(&mut self, answer: Result<&[u8], Errno>) {
         self.sent = true;
-        // An error means that the request is no longer waited for.
-        let _ = match answer {
-            Ok(payload) => self.connection.send(self.unique, 0, payload),
-            Err(errno) => self.connection.send(self.unique, -errno.raw_os_error(), &[]),
-        };
+        match &self.way {
+            Way::Entry(slot) => slot.put(answer),
+            Way::Device(connection) => {
+                // An error means that the request is no longer waited for.
+                let _ = match answer {
+                    Ok(payload) => connection.send(self.unique, 0, payload),
+                    Err(errno) => connection.send(self.unique, -errno.raw_os_error(), &[]),
+                };
+            }
+        }
     }
 
     /// Sends ranges of a file through a splice pipe. Returns false on failure; the caller must then answer in
@@ -135,15 +170,32 @@ impl Reply {
         file: BorrowedFd<'_>,
         ranges: &[Range<u64>],
     ) -> bool {
+        let Way::Device(connection) = &self.way else { return false };
         let length_bytes = (size_of::<OutHeader>() as u64 + splice_pipe::bytes(ranges)) as u32;
         let header = OutHeader { length_bytes, error: 0, unique: self.unique };
-        let to = self.connection.device.as_fd();
-        self.sent = splice_pipe.send(to, header.as_bytes(), file, ranges).is_ok();
+        self.sent = splice_pipe.send(connection.device(), header.as_bytes(), file, ranges).is_ok();
         self.sent
     }
 
-    /// Ends a request that has no answer.
+    /// Returns true if this answer may wait for other requests of the mount, for which the kernel must have entries
+    /// of io_uring left.
+    pub(crate) fn may_wait(&self) -> bool {
+        match &self.way {
+            Way::Device(_) => true,
+            Way::Entry(slot) => slot.may_wait(),
+        }
+    }
+
+    /// Ends a request that has no answer. An entry of io_uring is given back nevertheless.
     pub fn none(mut self) {
+        match self.way {
+            Way::Device(_) => self.sent = true,
+            Way::Entry(_) => self.finish(Ok(&[])),
+        }
+    }
+
+    /// Ends a request whose answer its worker puts into the entry itself.
+    pub(crate) fn leave_to_worker(mut self) {
         self.sent = true;
     }
 }
@@ -151,7 +203,7 @@ impl Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         if !self.sent {
-            let _ = self.connection.send(self.unique, -Errno::IO.raw_os_error(), &[]);
+            self.finish(Err(Errno::IO));
         }
     }
 }

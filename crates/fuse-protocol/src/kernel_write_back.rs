@@ -27,8 +27,8 @@ struct Job {
     nodes: Vec<u64>,
     /// Offset and length in bytes within each node; the length 0 means all.
     part: (i64, i64),
-    reply: Reply,
-    answer: Box<AnswerWith>,
+    /// `None` if nobody waits for the end of the write-back.
+    answer: Option<(Reply, Box<AnswerWith>)>,
 }
 
 type AnswerWith = dyn FnOnce(&mut Output) -> Result<(), Errno> + Send;
@@ -42,11 +42,12 @@ impl KernelWriteBack {
         let (queue, jobs) = mpsc::channel();
         thread::spawn(move || {
             let mut output = Output::new(ANSWER_BYTES);
-            for Job { nodes, part: (offset, length), reply, answer } in jobs {
+            for Job { nodes, part: (offset, length), answer } in jobs {
                 for node in nodes {
                     // An error means that the kernel has nothing cached.
                     let _ = connection.invalidate_content(node, offset, length);
                 }
+                let Some((reply, answer)) = answer else { continue };
                 output.clear();
                 let answered = contain(|| answer(&mut output)).unwrap_or_else(|message| {
                     panicked(message);
@@ -58,17 +59,22 @@ impl KernelWriteBack {
         KernelWriteBack { queue: Mutex::new(queue) }
     }
 
-    /// Makes the kernel write back all data of the nodes, one after the other, and then sends the answer.
+    /// Makes the kernel write back all data of the nodes, one after the other, and then sends the answer. If too
+    /// many answers wait already, this one is EAGAIN.
     pub fn then(
         &self,
         nodes: Vec<u64>,
         reply: Reply,
         answer: impl FnOnce(&mut Output) -> Result<(), Errno> + Send + 'static,
     ) {
-        self.parts_then(nodes, (0, 0), reply, answer);
+        match reply.may_wait() {
+            true => self.add(nodes, (0, 0), Some((reply, Box::new(answer)))),
+            false => reply.send(Err(Errno::AGAIN)),
+        }
     }
 
-    /// Like [`then`](Self::then), for a range of one node, given by its offset and length in bytes.
+    /// Makes the kernel write back and drop a range of one node, given by its offset and length in bytes, and sends
+    /// the answer of a request that is done. If too many answers wait already, it sends this one at once.
     pub fn part_then(
         &self,
         node: u64,
@@ -76,18 +82,42 @@ impl KernelWriteBack {
         reply: Reply,
         answer: impl FnOnce(&mut Output) -> Result<(), Errno> + Send + 'static,
     ) {
-        self.parts_then(vec![node], part, reply, answer);
+        if reply.may_wait() {
+            return self.add(vec![node], part, Some((reply, Box::new(answer))));
+        }
+        self.add(vec![node], part, None);
+        let mut output = Output::new(ANSWER_BYTES);
+        reply.send(answer(&mut output).map(|()| output.bytes()));
     }
 
-    fn parts_then(
-        &self,
-        nodes: Vec<u64>,
-        part: (i64, i64),
-        reply: Reply,
-        answer: impl FnOnce(&mut Output) -> Result<(), Errno> + Send + 'static,
-    ) {
+    fn add(&self, nodes: Vec<u64>, part: (i64, i64), answer: Option<(Reply, Box<AnswerWith>)>) {
         let queue = self.queue.lock().expect("no code panics while it holds this lock");
         // If the thread has ended, dropping the reply answers with EIO.
-        let _ = queue.send(Job { nodes, part, reply, answer: Box::new(answer) });
+        let _ = queue.send(Job { nodes, part, answer });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uring::{Deferrals, Slot};
+
+    #[test]
+    fn an_answer_that_may_not_wait_is_eagain_or_sent_at_once() {
+        let write_back =
+            KernelWriteBack::start(Arc::new(Connection::to_nowhere()), |message| panic!("{message}"));
+        let answer = |output: &mut Output| {
+            output.extend(b"done");
+            Ok(())
+        };
+        for (most, after_all, after_part) in
+            [(1, Ok(b"done".to_vec()), Ok(b"done".to_vec())), (0, Err(Errno::AGAIN), Ok(b"done".to_vec()))]
+        {
+            let slot = Slot::new(Deferrals::new(most));
+            write_back.then(vec![1, 2], Reply::by_entry(slot.clone(), 7), answer);
+            assert_eq!(slot.wait(), after_all);
+            write_back.part_then(1, (0, 4096), Reply::by_entry(slot.clone(), 9), answer);
+            assert_eq!(slot.wait(), after_part);
+        }
     }
 }

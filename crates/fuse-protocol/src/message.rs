@@ -3,6 +3,8 @@
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use crate::uring::Region;
+
 /// Parser of a request's arguments, which follow its header. Too short arguments give EINVAL.
 pub struct Arguments<'a>(pub &'a [u8]);
 
@@ -34,12 +36,24 @@ impl<'a> Arguments<'a> {
 pub struct Output {
     bytes: Vec<u8>,
     used: usize,
+    /// The body of an entry of io_uring and the offset of its payload: the answer is built there if it fits.
+    body: Option<(Region, usize)>,
+    place: Place,
+}
+
+/// Place of a payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// A buffer of our own.
+    Own,
+    /// The body of an entry.
+    Body,
 }
 
 impl Output {
     /// Creates a buffer for `room` bytes.
     pub fn new(room: usize) -> Output {
-        Output { bytes: vec![0; room], used: 0 }
+        Output { bytes: vec![0; room], used: 0, body: None, place: Place::Own }
     }
 
     /// Empties the payload.
@@ -49,7 +63,10 @@ impl Output {
 
     /// Returns the payload.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.used]
+        match (&self.body, self.place) {
+            (Some((body, offset)), Place::Body) => &body[*offset..][..self.used],
+            _ => &self.bytes[..self.used],
+        }
     }
 
     /// Appends a structure.
@@ -59,12 +76,8 @@ impl Output {
 
     /// Appends bytes.
     pub fn extend(&mut self, bytes: &[u8]) {
-        let end = self.used + bytes.len();
-        if end > self.bytes.len() {
-            self.bytes.resize(end, 0);
-        }
-        self.bytes[self.used..end].copy_from_slice(bytes);
-        self.used = end;
+        self.room(bytes.len()).copy_from_slice(bytes);
+        self.used += bytes.len();
     }
 
     /// Lets `fill` write to a buffer of `most` bytes, and appends as many bytes as `fill` returns.
@@ -73,12 +86,43 @@ impl Output {
         most: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<usize, E>,
     ) -> Result<(), E> {
-        let end = self.used + most;
-        if end > self.bytes.len() {
-            self.bytes.resize(end, 0);
-        }
-        self.used += fill(&mut self.bytes[self.used..end])?;
+        let filled = fill(self.room(most))?;
+        self.used += filled;
         Ok(())
+    }
+
+    /// Returns the next `count` bytes of the buffer.
+    fn room(&mut self, count: usize) -> &mut [u8] {
+        let (start, end) = (self.used, self.used + count);
+        if let (Some((body, offset)), Place::Body) = (&self.body, self.place) {
+            if end > body.len() - offset {
+                self.bytes.clear();
+                self.bytes.extend_from_slice(&body[*offset..][..start]);
+                self.place = Place::Own;
+            }
+        }
+        match (&mut self.body, self.place) {
+            (Some((body, offset)), Place::Body) => &mut body[*offset..][start..end],
+            _ => {
+                if end > self.bytes.len() {
+                    self.bytes.resize(end, 0);
+                }
+                &mut self.bytes[start..end]
+            }
+        }
+    }
+
+    /// Starts a payload in the body of an entry, from `offset` on.
+    pub(crate) fn build_in(&mut self, body: Region, offset: usize) {
+        (self.body, self.place, self.used) = (Some((body, offset)), Place::Body, 0);
+    }
+
+    /// Gives the body back. Returns the length of the payload if it is in the body; otherwise the payload stays here.
+    pub(crate) fn take_body(&mut self) -> Option<(Region, Option<usize>)> {
+        let (body, _) = self.body.take()?;
+        let built = (self.place == Place::Body).then_some(self.used);
+        self.place = Place::Own;
+        Some((body, built))
     }
 }
 
@@ -112,5 +156,24 @@ mod tests {
         assert_eq!(output.bytes(), [&5_u32.to_ne_bytes()[..], &[0; 4], &[9]].concat());
         output.clear();
         assert_eq!(output.bytes(), [0_u8; 0]);
+    }
+
+    #[test]
+    fn a_payload_is_built_in_the_body_of_an_entry_and_moves_out_if_it_grows_beyond() {
+        let mut output = Output::new(0);
+        let mut body = Region::map(1, 16).unwrap().remove(0);
+        body.fill(9);
+        output.build_in(body, 8);
+        output.extend(b"abc");
+        assert_eq!(output.bytes(), b"abc");
+        let (body, built) = output.take_body().unwrap();
+        assert_eq!((&body[..8], &body[8..11], built), (&[9; 8][..], &b"abc"[..], Some(3)));
+        output.build_in(body, 8);
+        output.extend(b"abcdefgh");
+        output.extend(b"i");
+        let (_, built) = output.take_body().unwrap();
+        assert_eq!((built, output.bytes()), (None, &b"abcdefghi"[..]));
+        output.clear();
+        assert!(output.take_body().is_none() && output.bytes().is_empty());
     }
 }

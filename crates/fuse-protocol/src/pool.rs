@@ -45,6 +45,8 @@ pub struct Pool {
     /// Number of threads that wait for a request.
     idle: AtomicUsize,
     threads: Mutex<Vec<Worker>>,
+    /// The threads of io_uring. They do not count as threads that read the device.
+    others: Mutex<Vec<Worker>>,
     changing: Mutex<Changing>,
 }
 
@@ -99,6 +101,7 @@ impl Pool {
             spawn: Box::new(spawn),
             idle: AtomicUsize::new(0),
             threads: Mutex::default(),
+            others: Mutex::default(),
             changing: Mutex::default(),
         });
         for number in 0..threads.clamp(THREADS_MIN, THREADS_MAX) {
@@ -112,7 +115,8 @@ impl Pool {
         let mut ended = Ok(());
         // Joins all workers. A worker that starts another one adds it to the list before it ends itself.
         loop {
-            let Some(thread) = lock(&pool.threads).pop() else { return ended };
+            let next = lock(&pool.threads).pop();
+            let Some(thread) = next.or_else(|| lock(&pool.others).pop()) else { return ended };
             ended = ended.and(thread.join().unwrap_or_else(|_| Err(broke())));
         }
     }
@@ -124,6 +128,17 @@ impl Pool {
         let started = (self.spawn)(Box::new(move || (pool.serve)(&pool)));
         let thread = started.inspect_err(|_| _ = self.idle.fetch_sub(1, Ordering::Relaxed))?;
         lock(&self.threads).push(thread);
+        Ok(())
+    }
+
+    /// Starts a thread for other work than that of `serve`, which is joined with the workers. It must be called by one of
+    /// these threads.
+    ///
+    /// # Errors
+    /// That of the host if it refuses a thread.
+    pub fn start_other(&self, work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+        let started = (self.spawn)(Box::new(work))?;
+        lock(&self.others).push(started);
         Ok(())
     }
 

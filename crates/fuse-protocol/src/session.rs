@@ -1,22 +1,25 @@
 //! Answering the requests of one mount.
 
+mod rings;
+
 use std::{
     io,
     ops::Range,
     os::fd::BorrowedFd,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use rustix::io::Errno;
 
 use crate::{
-    abi::{self, InHeader, opcode},
+    abi::{self, InHeader, init_flags, opcode},
     connection::{Connection, Reply},
     interrupts::{Interrupts, Watched},
     message::{Arguments, Output},
     negotiation::{InitRequest, Negotiated, RequestLimits},
     panics::contain,
     pool::{Admission, Parked, Pool},
+    session::rings::Reserve,
     splice_pipe::SplicePipe,
 };
 
@@ -50,6 +53,19 @@ pub enum Problem {
         /// Minor version of the kernel's protocol.
         minor: u32,
     },
+    /// [`Transport::IoUring`] cannot be used for this reason. The session goes on with the device.
+    NoIoUring(String),
+}
+
+/// Transport of requests and answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// read(2) and write(2) on `/dev/fuse`.
+    #[default]
+    Device,
+    /// io_uring if the kernel offers it (Linux 6.14, parameter `enable_uring` of the module `fuse`), and the device
+    /// otherwise. FORGET, interrupts and notifications always go through the device.
+    IoUring,
 }
 
 /// A request of the kernel.
@@ -114,6 +130,9 @@ pub struct Session<H> {
     connection: Arc<Connection>,
     handler: H,
     limits: RequestLimits,
+    transport: Transport,
+    /// What has been prepared for io_uring, from the init request to the answer.
+    reserve: Mutex<Option<Reserve>>,
     interrupts: Interrupts,
     /// Set once the kernel has sent its init request.
     negotiated: OnceLock<Negotiated>,
@@ -122,8 +141,21 @@ pub struct Session<H> {
 impl<H: Handler> Session<H> {
     /// Creates a session that does not answer requests yet.
     pub fn new(connection: Arc<Connection>, limits: RequestLimits, handler: H) -> Session<H> {
-        let (interrupts, negotiated) = (Interrupts::default(), OnceLock::new());
-        Session { connection, handler, limits, interrupts, negotiated }
+        Session {
+            connection,
+            handler,
+            limits,
+            transport: Transport::default(),
+            reserve: Mutex::default(),
+            interrupts: Interrupts::default(),
+            negotiated: OnceLock::new(),
+        }
+    }
+
+    /// Selects the transport. The usual one is the device.
+    #[must_use]
+    pub fn over(self, transport: Transport) -> Session<H> {
+        Session { transport, ..self }
     }
 
     /// Returns the file system.
@@ -136,20 +168,20 @@ impl<H: Handler> Session<H> {
     /// # Errors
     /// The connection to the kernel failed.
     pub fn run(self, threads: usize) -> io::Result<()> {
-        Pool::run(threads, move |pool| self.serve(pool))
+        let session = Arc::new(self);
+        Pool::run(threads, move |pool| session.serve(pool))
     }
 
-    /// Answers requests on one thread until the file system is unmounted.
-    fn serve(&self, pool: &Arc<Pool>) -> io::Result<()> {
+    /// Answers requests of the device on one thread until the file system is unmounted.
+    fn serve(self: &Arc<Self>, pool: &Arc<Pool>) -> io::Result<()> {
         let message_bytes = self.limits.payload_bytes as usize + HEAD_BYTES;
         let mut buffer = vec![0; message_bytes];
-        let mut response = Response {
-            output: Output::new(message_bytes),
-            reply: None,
-            splice_pipe: SplicePipe::new(self.limits.read_bytes as usize),
-        };
+        let mut response = self.response(message_bytes);
         while let Some((header, arguments)) = self.connection.receive(&mut buffer)? {
             pool.mark_busy();
+            if header.opcode == opcode::INIT {
+                self.prepare_rings(pool, arguments);
+            }
             let admission = pool.admit(&header, arguments);
             if admission != Admission::Park {
                 self.answer(&header, arguments, &mut response);
@@ -159,14 +191,42 @@ impl<H: Handler> Session<H> {
                     self.answer(&header, &arguments, &mut response);
                 }
             }
+            if let Some(reserve) = self.take_reserve() {
+                reserve.start();
+            }
             pool.mark_idle();
         }
         Ok(())
     }
 
+    /// Creates the buffers of a thread.
+    fn response(&self, output_bytes: usize) -> Response {
+        Response {
+            output: Output::new(output_bytes),
+            reply: None,
+            splice_pipe: SplicePipe::new(self.limits.read_bytes as usize),
+        }
+    }
+
+    /// Answers a request of the device.
     fn answer(&self, header: &InHeader, arguments: &[u8], response: &mut Response) {
         response.output.clear();
-        response.reply = Some(Reply::new(self.connection.clone(), header.unique));
+        let reply = Reply::new(self.connection.clone(), header.unique);
+        if let (outcome, Some(reply)) = self.handle(header, arguments, response, reply) {
+            reply.send(outcome.map(|()| response.output.bytes()));
+        }
+    }
+
+    /// Handles a request of any transport. Returns the outcome, whose payload is in the response, and the reply unless
+    /// the handler has taken it.
+    fn handle(
+        &self,
+        header: &InHeader,
+        arguments: &[u8],
+        response: &mut Response,
+        reply: Reply,
+    ) -> (Result<(), Errno>, Option<Reply>) {
+        response.reply = Some(reply);
         let mut request = Request {
             header,
             arguments: Arguments(arguments),
@@ -186,9 +246,11 @@ impl<H: Handler> Session<H> {
             self.handler.report(Problem::Panic(message));
             Err(Errno::IO)
         });
-        if let Some(reply) = response.reply.take() {
-            reply.send(outcome.map(|()| response.output.bytes()));
-        }
+        (outcome, response.reply.take())
+    }
+
+    fn take_reserve(&self) -> Option<Reserve> {
+        self.reserve.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn init(&self, arguments: &mut Arguments<'_>, output: &mut Output) -> Result<(), Errno> {
@@ -198,7 +260,10 @@ impl<H: Handler> Session<H> {
                 self.handler.report(Problem::KernelTooOld { minor });
             }
         })?;
-        let negotiated = self.negotiated.get_or_init(|| request.negotiate(self.handler.init_flags(&request)));
+        let has_rings = self.reserve.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let own_flags = if has_rings { init_flags::INIT_EXT | init_flags::OVER_IO_URING } else { 0 };
+        let wanted = || request.negotiate(self.handler.init_flags(&request) | own_flags);
+        let negotiated = self.negotiated.get_or_init(wanted);
         output.put(&request.answer(negotiated, &self.limits));
         Ok(())
     }

@@ -16,7 +16,7 @@ use std::{
 use f2fs::units::Ino;
 use fuse_protocol::{
     Access, Connection, Handler, InitRequest, KernelWriteBack, MountArguments, Mounter, Problem, Request,
-    RequestLimits, Response,
+    RequestLimits, Response, Transport,
     abi::{self, InHeader, ROOT_NODE, init_flags, opcode},
 };
 use image::Image;
@@ -65,6 +65,8 @@ struct Adapter {
     /// Device number of the mount in the mount table.
     device: Option<(u32, u32)>,
     caching: WriteCaching,
+    /// The option about io_uring.
+    io_uring: Option<bool>,
     /// Set when requests are answered.
     report: OnceLock<Arc<Report>>,
 }
@@ -108,9 +110,15 @@ pub fn mount(
         kernel_write_back_for_space,
         device: block::mounts().ok().and_then(|all| mounts::device_on(&all, dir)),
         caching: if options.direct_write { WriteCaching::Bypassed } else { WriteCaching::WriteBack },
+        io_uring: options.io_uring,
         report: OnceLock::new(),
     };
-    Ok(Session { session: fuse_protocol::Session::new(connection, limits, adapter), threads, mounter })
+    let transport = match options.io_uring {
+        Some(false) => Transport::Device,
+        None | Some(true) => Transport::IoUring,
+    };
+    let session = fuse_protocol::Session::new(connection, limits, adapter).over(transport);
+    Ok(Session { session, threads, mounter })
 }
 
 impl Session {
@@ -199,17 +207,20 @@ impl Handler for Adapter {
     fn report(&self, problem: Problem) {
         match problem {
             Problem::Panic(message) => self.fs.record_fault(message),
-            Problem::KernelTooOld { minor } => {
-                if let Some(report) = self.report.get() {
-                    report(&Event::KernelTooOld { minor });
-                }
-            }
+            Problem::KernelTooOld { minor } => self.tell(&Event::KernelTooOld { minor }),
+            Problem::NoIoUring(reason) if self.io_uring == Some(true) => self.tell(&Event::NoIoUring(reason)),
             _ => {}
         }
     }
 }
 
 impl Adapter {
+    fn tell(&self, event: &Event) {
+        if let Some(report) = self.report.get() {
+            report(event);
+        }
+    }
+
     fn forget(&self, request: &mut Request<'_>) -> Result<()> {
         if request.header.opcode == opcode::FORGET {
             let lookups = request.arguments.take::<abi::ForgetIn>()?.lookups;

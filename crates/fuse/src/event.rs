@@ -20,6 +20,8 @@ pub enum Event {
         /// Minor version of the kernel's protocol.
         minor: u32,
     },
+    /// The options ask for io_uring, which cannot be used for this reason. The mount goes on with `/dev/fuse`.
+    NoIoUring(String),
     /// A metadata write failed, and `errors=panic` asks to end the process at once: the receiver should abort it.
     MustAbort,
 }
@@ -39,6 +41,9 @@ impl fmt::Display for Event {
             Event::KernelTooOld { minor } => {
                 let least = fuse_protocol::abi::MINOR_LEAST;
                 write!(f, "this kernel is too old: it has FUSE 7.{minor}, and 7.{least} is needed")
+            }
+            Event::NoIoUring(reason) => {
+                write!(f, "requests go through /dev/fuse, because io_uring cannot be used: {reason}")
             }
             Event::MustAbort => write!(f, "writing metadata failed, and errors=panic ends the mount"),
         }

@@ -111,6 +111,9 @@ pub struct MountOptions {
     pub direct: bool,
     /// Files open for writing bypass the page cache of the mount.
     pub direct_write: bool,
+    /// Requests come through io_uring if the kernel offers it. With `None` they come through `/dev/fuse` otherwise, and
+    /// with true, too, but [`Event::NoIoUring`](crate::Event) tells the reason.
+    pub io_uring: Option<bool>,
     /// Labels of SELinux. With `None`, it depends on whether the host has SELinux.
     pub selinux_labels: Option<SelinuxLabels>,
     /// Source in the mount table. With `None`, it is the image.
@@ -155,6 +158,7 @@ impl Default for MountOptions {
             threads: None,
             direct: false,
             direct_write: false,
+            io_uring: None,
             selinux_labels: None,
             source_name: None,
             keys: Keyring::default(),
@@ -163,7 +167,7 @@ impl Default for MountOptions {
 }
 
 /// Spelling and description of all options.
-pub const KNOWN: [(&str, &str); 41] = [
+pub const KNOWN: [(&str, &str); 42] = [
     ("ro, rw", "ro: write nothing; an unclean volume is recovered in memory"),
     ("remount", "Change the flags of an existing mount: ro, dev, suid, exec, sync and access times"),
     ("dev, nodev, suid, nosuid, exec, noexec, symfollow, nosymfollow", "As in mount(8)"),
@@ -216,13 +220,18 @@ pub const KNOWN: [(&str, &str); 41] = [
     ("nocompress_extension=EXTENSION", "Do not compress new files with this extension; can be repeated"),
     ("compress_chksum", "Store checksums of compressed clusters"),
     ("cache=SIZE", "Memory for nodes, dirty pages, tables and directories [64M]"),
-    ("threads=N", "Threads that answer requests [two for each processor]"),
+    ("threads=N", "Threads that answer requests of /dev/fuse [two for each processor]"),
     ("direct", "Access the image without the page cache of the host"),
     (
         "direct_write",
         "Write past the page cache of the mount, which then caches only files that are open for reading alone. \
          Long writes become faster, short ones slower; shared mappings of files open for writing then need \
          Linux 6.6",
+    ),
+    (
+        "io_uring, no_io_uring",
+        "Exchange requests with the kernel through io_uring, and say so if it cannot be used; or through /dev/fuse. \
+         [io_uring where the kernel offers it: Linux 6.14 with Y in /sys/module/fuse/parameters/enable_uring]",
     ),
     (
         "seclabel, noseclabel",

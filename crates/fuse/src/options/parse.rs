@@ -103,6 +103,8 @@ impl MountOptions {
             ("strictatime", None) => self.atime = Atime::Strict,
             ("diratime", None) => self.dir_atime = true,
             ("nodiratime", None) => self.dir_atime = false,
+            ("io_uring", None) => self.io_uring = Some(true),
+            ("no_io_uring", None) => self.io_uring = Some(false),
             ("allow_other", None) => self.allow_other = true,
             ("seclabel", None) => self.selinux_labels = Some(SelinuxLabels::Used),
             ("noseclabel", None) => self.selinux_labels = Some(SelinuxLabels::Hidden),

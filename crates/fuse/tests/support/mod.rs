@@ -117,11 +117,19 @@ impl Bench {
         self.mount_by(runner, "").expect("it can be mounted");
     }
 
+    /// Mounts like [`mount_with`](Self::mount_with). `Err` holds the messages of the process.
+    pub fn try_mount_with(&mut self, mut runner: Command, options: &str) -> Result<(), String> {
+        runner.arg(mounter());
+        self.mount_by(runner, options)
+    }
+
+    /// Mounts with the options of the environment variable `FLASHKIT_TEST_MOUNT_OPTIONS` (for all tests over one transport,
+    /// for instance), and then with those of the test.
     fn mount_by(&mut self, mut mounter: Command, options: &str) -> Result<(), String> {
         assert!(self.mounted.is_none(), "it is mounted already");
         let mut child = mounter
             .args([self.image(), self.path("")])
-            .arg(options)
+            .arg(format!("{},{options}", std::env::var("FLASHKIT_TEST_MOUNT_OPTIONS").unwrap_or_default()))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -179,8 +187,18 @@ impl Bench {
         }
     }
 
+    /// Unmounts, and returns what the process that answers has written to standard error.
+    pub fn unmount_and_hear(&mut self) -> String {
+        self.call_umount();
+        self.wait_and_hear()
+    }
+
     /// Waits until the process that answers has ended, and checks its exit status.
     pub fn wait_for_end(&mut self) {
+        self.wait_and_hear();
+    }
+
+    fn wait_and_hear(&mut self) -> String {
         let mut child = self.mounted.take().expect("it is mounted");
         let started = Instant::now();
         let status = loop {
@@ -201,6 +219,7 @@ impl Bench {
             .read_to_string(&mut messages)
             .expect("its messages are text");
         assert!(status.success(), "the mount ended with {status}: {messages}");
+        messages
     }
 
     /// Sends a signal to the process that answers.
@@ -237,6 +256,13 @@ impl Bench {
         let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
         let device = major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?;
         Some(PathBuf::from(format!("/sys/fs/fuse/connections/{device}")))
+    }
+
+    /// Aborts the FUSE connection, which ends the process that answers. Fails where only root may do that, and without
+    /// the file system fusectl.
+    pub fn abort(&self) -> std::io::Result<()> {
+        let connection = self.connection().ok_or(std::io::ErrorKind::NotFound)?;
+        std::fs::write(connection.join("abort"), "1")
     }
 
     /// Kills the process that answers, as a crash would, and removes the dead mount.
