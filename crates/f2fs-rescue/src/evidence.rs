@@ -13,7 +13,7 @@ use f2fs::{
         summary::{Compact, Journal, Summary},
         superblock::{Features, Superblock},
     },
-    units::{BlockAddr, Nid, SegNo},
+    units::{BlockAddr, Ino, Nid, SegNo},
 };
 use rustc_hash::FxHashMap;
 
@@ -108,6 +108,30 @@ impl Evidence {
     /// First block that a log writes after the checkpoint.
     pub(crate) fn log_start(&self, kind: SegmentType) -> BlockAddr {
         self.geometry.next_block(self.checkpoint.logs[kind.index()])
+    }
+
+    /// Calls `each` with every inode that the NAT names, and its address.
+    pub(crate) fn for_each_inode(&self, shape: &Shape, mut each: impl FnMut(Ino, BlockAddr)) {
+        let mut visit = |nid: Nid, entry: NatEntry| {
+            if !entry.is_free() && Nid::from(entry.ino) == nid {
+                each(entry.ino, entry.addr);
+            }
+        };
+        let size = shape.block_size();
+        for index in 0..self.geometry.nat_blocks() {
+            let addr = self.geometry.nat_block(index, TableCopy::current(&self.checkpoint.nat_bitmap, index));
+            let Ok(block) = shape.io.read_block(addr, Place::Block(addr)) else { continue };
+            let first = index * size.nat_entries() as u32;
+            for (slot, nid) in (0..size.nat_entries()).zip((first..).map(Nid)) {
+                if nid < self.geometry.nids_end() && !self.journal.contains_key(&nid.0) {
+                    visit(nid, nat::entry(&block, slot));
+                }
+            }
+        }
+        let mut journal: Vec<(u32, NatEntry)> =
+            self.journal.iter().map(|(nid, entry)| (*nid, *entry)).collect();
+        journal.sort_unstable_by_key(|(nid, _)| *nid);
+        journal.into_iter().for_each(|(nid, entry)| visit(Nid(nid), entry));
     }
 
     /// Adds the statements of the NAT and of the fsync chain to the versions, which must be sorted by nid.

@@ -34,6 +34,7 @@ mod judge;
 mod lookup;
 mod map;
 mod masked;
+mod named_inodes;
 mod nodes;
 mod packs;
 mod pieces;

@@ -11,6 +11,7 @@ use crate::{
     claims::Claims,
     evidence::{Evidence, low_half},
     judge::{Judge, OtherOwner},
+    named_inodes,
     nodes::Nodes,
     removed::Removed,
     scan::{Scan, Scanned},
@@ -83,13 +84,13 @@ pub fn rescue(
     let mut shape = Shape::find(&device, options)?;
     let evidence = Evidence::read(&shape);
     let summaries = Summaries::new(&shape, evidence.as_ref());
-    let versions_max = options.memory_bytes / size_of::<crate::versions::Version>();
+    let versions_max = (options.memory_bytes / size_of::<crate::versions::Version>()).max(1024);
     let scan = Scan {
         shape: &shape,
         evidence: evidence.as_ref(),
         summaries: &summaries,
         as_of: options.as_of.map(low_half),
-        versions_max: versions_max.max(1024),
+        versions_max,
     };
     let mut scanned = scan.run(progress);
     shape.read = std::mem::take(&mut scanned.map);
@@ -99,6 +100,9 @@ pub fn rescue(
     scanned.versions.sort();
     // The NAT has the newest state only.
     if let Some(evidence) = evidence.as_ref().filter(|_| options.as_of.is_none()) {
+        let left = versions_max.saturating_sub(scanned.versions.len());
+        named_inodes::add(&shape, evidence, &mut scanned.versions, left);
+        scanned.versions.sort();
         let chain = Chain::read(&shape, evidence, &scanned.marked);
         evidence.judge(&shape, &mut scanned.versions, &chain);
         scanned.versions.sort();

@@ -119,7 +119,7 @@ impl Scan<'_> {
         if self.as_of.is_some_and(|version| cp >= version) {
             return;
         }
-        let Some(mut version) = self.version(addr, &footer, bytes, cp) else { return };
+        let Some(mut version) = version_of(shape, addr, &footer, bytes, cp) else { return };
         match self.summaries.owner(shape, addr) {
             Some(Owned::Node(owner)) if owner.nid == footer.nid => {}
             Some(_) => version.add(fact::DENIED),
@@ -143,28 +143,34 @@ impl Scan<'_> {
             scanned.is_full = scanned.versions.len() > self.versions_max / 8 * 7;
         }
     }
+}
 
-    /// Makes a version of a block; `None` if an inode's layout is impossible.
-    fn version(&self, addr: BlockAddr, footer: &NodeFooter, bytes: &[u8], cp: u32) -> Option<Version> {
-        if !footer.is_inode() {
-            return Some(Version::node(footer.nid, footer.ino, footer.offset, addr, cp));
-        }
-        let check = |format| NodeBlock::check(format, bytes.into(), footer.nid, footer.ino, addr);
-        let is_sound = self.shape.strict.is_none_or(|format| check(format).is_ok());
-        if !is_sound || self.shape.strict.is_none() {
-            check(self.shape.lenient).ok()?;
-        }
-        let head = raw_node::head(bytes);
-        let facts = InodeFacts {
-            kind: FileType::from_mode(head.mode.get())?,
-            ctime: low_half(head.ctime.get() as u64),
-            generation: head.generation.get(),
-            pino: head.pino.get(),
-        };
-        let mut version = Version::inode(footer.ino, facts, addr, cp);
-        if !is_sound {
-            version.add(fact::BAD_SUM);
-        }
-        Some(version)
+/// Makes a version of a block with this footer; `None` if an inode's layout is impossible.
+pub(crate) fn version_of(
+    shape: &Shape,
+    addr: BlockAddr,
+    footer: &NodeFooter,
+    bytes: &[u8],
+    cp: u32,
+) -> Option<Version> {
+    if !footer.is_inode() {
+        return Some(Version::node(footer.nid, footer.ino, footer.offset, addr, cp));
     }
+    let check = |format| NodeBlock::check(format, bytes.into(), footer.nid, footer.ino, addr);
+    let is_sound = shape.strict.is_none_or(|format| check(format).is_ok());
+    if !is_sound || shape.strict.is_none() {
+        check(shape.lenient).ok()?;
+    }
+    let head = raw_node::head(bytes);
+    let facts = InodeFacts {
+        kind: FileType::from_mode(head.mode.get())?,
+        ctime: low_half(head.ctime.get() as u64),
+        generation: head.generation.get(),
+        pino: head.pino.get(),
+    };
+    let mut version = Version::inode(footer.ino, facts, addr, cp);
+    if !is_sound {
+        version.add(fact::BAD_SUM);
+    }
+    Some(version)
 }

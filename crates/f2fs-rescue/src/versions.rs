@@ -11,7 +11,7 @@ use crate::lookup::{Generations, LINEAR_MAX, Places};
 
 /// Facts about a version, in the low bits of its `place`.
 pub(crate) mod fact {
-    /// The checksum of the inode is wrong.
+    /// The checksum of the inode is wrong, or its footer.
     pub(crate) const BAD_SUM: u32 = 1;
     /// The NAT has another address, where the node is no longer. Only nodes that are no inodes have this fact: it shares the
     /// bit of `BAD_SUM`.

@@ -105,6 +105,12 @@ impl NodeFooter {
         self.nid.0 == self.ino.0
     }
 
+    /// Writes the footer to the end of the bytes of a node block.
+    pub fn put(self, block: &mut [u8]) {
+        let at = block.len() - NODE_FOOTER_BYTES;
+        block[at..].copy_from_slice(self.to_raw().as_bytes());
+    }
+
     fn to_raw(self) -> raw::NodeFooter {
         let mark = |set: bool, bit: u32| if set { bit } else { 0 };
         raw::NodeFooter {
@@ -233,8 +239,7 @@ impl NodeBlock {
 
     /// Replaces the footer.
     pub fn set_footer(&mut self, footer: NodeFooter) {
-        let at = self.bytes.len() - NODE_FOOTER_BYTES;
-        self.bytes[at..].copy_from_slice(footer.to_raw().as_bytes());
+        footer.put(&mut self.bytes);
     }
 
     /// The node's number.
