@@ -52,7 +52,7 @@ fn edited(held: Held, old: &[u8], new: &[u8]) -> Option<Fix> {
     let last = old.iter().zip(new).rposition(|(old, new)| old != new)?;
     let bytes = new[first..=last].to_vec();
     Some(match held {
-        Held::Inode(slot) => Fix::Node(Slot { at: slot.at + first, ..slot }, bytes),
+        Held::Inode(slot) => Fix::InlineData(Slot { at: slot.at + first, ..slot }, bytes),
         Held::Block(addr) => Fix::Data(addr, first, bytes),
     })
 }
@@ -94,7 +94,7 @@ impl Checker<'_> {
         for number in changes {
             let (at, bytes) = match (&self.report.fixes()[*number], held) {
                 (Fix::Data(_, at, bytes), _) => (*at, bytes),
-                (Fix::Node(slot, bytes), Held::Inode(area)) => (slot.at - area.at, bytes),
+                (Fix::InlineData(slot, bytes), Held::Inode(area)) => (slot.at - area.at, bytes),
                 _ => unreachable!("the change of an area is one of bytes"),
             };
             changed[at..at + bytes.len()].copy_from_slice(bytes);

@@ -11,7 +11,7 @@ use f2fs::{
         node::{NodeBlock, NodeFormat},
         superblock::Superblock,
     },
-    units::{BlockAddr, Ino, Nid},
+    units::{Ino, Nid},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -30,6 +30,7 @@ use crate::{
     reader::Cache,
     remake::{LostInodes, Named},
     segments::Segments,
+    shared::SharedBlocks,
     summaries::Summaries,
     superblocks,
     table::Table,
@@ -128,7 +129,8 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         cache: Cache::new(NODE_SLOTS),
         last_inode: None,
         odd: FxHashMap::default(),
-        twice: FxHashMap::default(),
+        cleared: FxHashMap::default(),
+        shared: SharedBlocks::default(),
         faults: FxHashMap::default(),
         footers: FxHashMap::default(),
         misclaims: FxHashMap::default(),
@@ -151,6 +153,7 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         area_fixes: FxHashMap::default(),
         removals: FxHashMap::default(),
         dir_budget,
+        unfound_nodes: 0,
         extents: FxHashMap::default(),
         directories: Vec::new(),
         progress,
@@ -188,8 +191,10 @@ pub(crate) struct Checker<'a> {
     pub last_inode: Option<Arc<NodeBlock>>,
     /// Addresses that something speaks against, by node and index.
     pub odd: FxHashMap<(Nid, u16), Odd>,
-    /// Blocks that were claimed again, with the second claimant and the place of its claim.
-    pub twice: FxHashMap<BlockAddr, (String, Option<Slot>)>,
+    /// Numbers of addresses that are cleared, because nothing tells their blocks, by inode.
+    pub cleared: FxHashMap<Ino, u32>,
+    /// Blocks that several owners name.
+    pub shared: SharedBlocks,
     /// Wrong entries of summaries, by segment and kind.
     pub faults: FxHashMap<(u32, Kind), Fault>,
     /// Claims that contradict a summary's footer, by segment.
@@ -235,6 +240,8 @@ pub(crate) struct Checker<'a> {
     /// Blocks of directories that may still be read. Each directory is read twice, and again if names are removed; all
     /// together are not more than the volume has. Damaged nodes could make the walk longer.
     pub dir_budget: u64,
+    /// Number of nodes that the NAT or a parent names and of which no block was found.
+    pub unfound_nodes: u64,
     /// Blocks of extents that were not compared yet, by inode.
     pub extents: FxHashMap<Ino, u32>,
     /// All directories.

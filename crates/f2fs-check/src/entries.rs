@@ -308,11 +308,14 @@ impl Checker<'_> {
             if self.check_kind(at, entry, shown, (found, kind)) {
                 walk.edit(bytes, |area| area.set_target(entry.slot, entry.ino, kind));
             }
-            // A directory that the kind of its inode hides is a link of this one.
-            if entry.kind == Some(FileType::Directory) && self.table.has(found, fact::INVALID) {
-                if let Some(own) = self.table.find(walk.ino.into()) {
-                    self.table.take_links(own, 1);
-                }
+        }
+        // A directory that is lost, or whose mode hides it, is a link of this one.
+        let is_hidden = kind != Some(FileType::Directory)
+            && entry.kind == Some(FileType::Directory)
+            && self.table.has(found, fact::INVALID | fact::BROKEN);
+        if is_hidden {
+            if let Some(own) = self.table.find(walk.ino.into()) {
+                self.table.take_links(own, 1);
             }
         }
         if kind == Some(FileType::Directory) {

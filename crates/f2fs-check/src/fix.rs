@@ -51,6 +51,8 @@ pub enum Fix {
     },
     /// Overwrites bytes of a node. An inode gets its checksum afterwards, even if there are no bytes.
     Node(Slot, Vec<u8>),
+    /// Overwrites bytes of the entries of an inline directory, in its inode.
+    InlineData(Slot, Vec<u8>),
     /// Overwrites bytes of a block of a directory, from a byte offset on.
     Data(BlockAddr, usize, Vec<u8>),
     /// Puts a new block at an address in a node.
@@ -129,6 +131,7 @@ impl Fix {
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
             Fix::Node(_, bytes)
+            | Fix::InlineData(_, bytes)
             | Fix::Data(_, _, bytes)
             | Fix::Block(_, NewBlock::Bytes(bytes))
             | Fix::Inode(_, bytes) => bytes.len(),

@@ -14,7 +14,7 @@ use f2fs::{
 };
 
 use crate::{
-    Certainty, Finding, Fix, Kind, Loss, Slot,
+    Certainty, Finding, Fix, Kind, Slot,
     checker::{Checker, ODD_MAX},
     links::Directory,
     nodes::as_inode,
@@ -144,7 +144,7 @@ impl Checker<'_> {
         self.add(Kind::NodeChild, at, format!("it names {child}, and its content has no addresses"));
         self.taint(Ino::from(slot.nid));
         self.fix(Fix::Node(slot, vec![0; 4]));
-        self.lose(Loss::Node);
+        self.unfound_nodes += 1;
     }
 
     /// Returns true if an inode is marked as inline although its first address names a block whose summary names the inode:

@@ -13,7 +13,7 @@ use f2fs::{
 };
 
 use crate::{
-    Certainty, Finding, Fix, Kind, Loss, Slot,
+    Certainty, Finding, Fix, Kind, Slot,
     areas::begins_with_dot,
     checker::{Checker, ODD_MAX},
     inodes::{BLOCKS, MODE},
@@ -95,7 +95,7 @@ impl Checker<'_> {
         self.add(Kind::InodeInvalid, Place::Inode(inode.ino()), known);
         for index in (0..INODE_NIDS).filter(|index| inode.child(*index) != Nid::NULL) {
             self.fix(Fix::Node(Slot { nid, at: nids_at + 4 * index }, vec![0; 4]));
-            self.lose(Loss::Node);
+            self.unfound_nodes += 1;
         }
         let blocks = 1 + u64::from(inode.xattr_nid() != Nid::NULL);
         self.fix(Fix::Node(Slot { nid, at: BLOCKS }, blocks.to_le_bytes().to_vec()));

@@ -55,6 +55,7 @@ mod remake;
 pub mod repair;
 mod report;
 mod segments;
+mod shared;
 mod summaries;
 mod superblocks;
 mod table;

@@ -27,6 +27,8 @@ pub(crate) enum Loss {
     Attributes,
     /// The encryption context of a file.
     Context,
+    /// The certainty that the content in an inode is right: its checksum is not.
+    Inline,
     /// The size of a file.
     Size,
     /// A checkpoint that was newer than the one that counts.
@@ -34,8 +36,7 @@ pub(crate) enum Loss {
 }
 
 impl Loss {
-    /// Returns a sentence about a number of losses. A loss may be counted twice: when a node is freed, and when its
-    /// number is cleared.
+    /// Returns a sentence about a number of losses.
     pub fn sentence(self, count: u64) -> String {
         match self {
             Loss::Node => format!("up to {count} nodes are lost, with the blocks of files that they name"),
@@ -70,6 +71,12 @@ impl Loss {
                 format!(
                     "the encryption contexts of up to {count} files are lost: without them no key opens their content, \
                      which lost+found keeps as it is stored"
+                )
+            }
+            Loss::Inline => {
+                format!(
+                    "the content of up to {count} small files and links may be wrong: it lies in inodes whose checksum does \
+                     not confirm it"
                 )
             }
             Loss::Size => {

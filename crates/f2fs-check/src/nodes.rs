@@ -23,6 +23,7 @@ use crate::{
     inodes::has_map,
     reader::{parse_node, read_runs},
     segments::Content,
+    shared::Claim,
     table::{Entry, fact},
 };
 
@@ -35,6 +36,8 @@ const FOOTER_FLAG: usize = 8;
 const COLD: u32 = 1;
 /// Bits of the footer's flags below the offset.
 const OFFSET_SHIFT: u32 = 3;
+/// Bytes that a device writes as a whole.
+const SECTOR_BYTES: usize = block::ATOMIC_BYTES;
 
 impl Checker<'_> {
     /// Checks all inodes.
@@ -97,7 +100,7 @@ impl Checker<'_> {
                 || other == Some(addr)
                 || is_blank(bytes)
                 || self.is_no_inode(nid, entry, bytes);
-            if is_lost || self.is_other_node(nid, entry, &footer) {
+            if is_lost || self.is_other_node(nid, entry, &footer) || self.is_no_map(nid, entry, bytes) {
                 self.lost.add(nid, addr);
                 self.table.note(entry, fact::BROKEN);
                 return;
@@ -138,7 +141,10 @@ impl Checker<'_> {
     pub fn free_node(&mut self, nid: Nid, finding: Finding) {
         self.report.add(finding);
         self.fix(Fix::Free(nid));
-        self.lose(Loss::Node);
+        match self.table.find(nid).is_some_and(|entry| self.table.has(entry, fact::SEEN)) {
+            true => self.lose(Loss::Node),
+            false => self.unfound_nodes += 1,
+        }
     }
 
     /// Reports the nodes that cannot be read, and has them replaced or freed.
@@ -180,6 +186,37 @@ impl Checker<'_> {
         is_inode
             && NodeFooter::of(bytes).ino != ino
             && parse_node(self.format, &as_inode(bytes, ino), nid, BlockAddr::NULL).0.is_err()
+    }
+
+    /// Returns true if a block that should have the addresses or nodes of a file has other content: its footer has the inode of
+    /// no such node, and in no sector are more words that fit than words that do not.
+    fn is_no_map(&self, nid: Nid, entry: Entry, bytes: &[u8]) -> bool {
+        let ino = self.table.ino(entry);
+        let has_xattrs =
+            self.table.has(entry, fact::REACHED) && self.table.parent_offset(entry) == XATTR_NODE_OFFSET;
+        if ino == Ino::from(nid) || NodeFooter::of(bytes).ino == ino || has_xattrs {
+            return false;
+        }
+        let content = &bytes[..bytes.len() - NODE_FOOTER_BYTES];
+        let mut unfit = 0;
+        for sector in content.chunks(SECTOR_BYTES) {
+            let (mut good, mut bad) = (0, 0);
+            for word in sector.chunks_exact(4) {
+                let word = u32::from_le_bytes(word.try_into().expect("four bytes"));
+                let addr = BlockAddr(word);
+                let child = self.table.find(Nid(word)).is_some_and(|child| self.table.ino(child) == ino);
+                match addr {
+                    BlockAddr::NULL | BlockAddr::NEW | BlockAddr::COMPRESS => {}
+                    _ if child || self.segments.is_marked(addr) => good += 1,
+                    _ => bad += 1,
+                }
+            }
+            if good > bad {
+                return false;
+            }
+            unfit += bad;
+        }
+        unfit > 0
     }
 
     /// Returns true if the footer of a block, which has another nid than the NAT, is that of another node as a whole: a write
@@ -356,9 +393,7 @@ impl Checker<'_> {
 
     /// Notes that two owners name a block.
     pub fn claimed_again(&mut self, addr: BlockAddr, claimant: String, slot: Option<Slot>) {
-        if self.twice.len() < ODD_MAX {
-            self.twice.insert(addr, (claimant, slot));
-        } else {
+        if let Err(Claim { claimant, .. }) = self.shared.add(Claim { addr, claimant, slot }) {
             self.add(Kind::BlockTwice, Place::Block(addr), format!("{claimant} and another owner name it"));
         }
     }

@@ -248,7 +248,7 @@ impl Checker<'_> {
     /// the NAT has those of removed files.
     fn has_blocks(&mut self, remains: &Remains) -> bool {
         let blocks = self.blocks_of(remains, self.volume_blocks());
-        blocks.iter().any(|addr| self.segments.is_marked(*addr) && !self.twice.contains_key(addr))
+        blocks.iter().any(|addr| self.segments.is_marked(*addr) && !self.shared.contains(*addr))
     }
 
     /// Takes the kinds of lost inodes from the entries in the blocks of lost directories that are made anew, from the top of

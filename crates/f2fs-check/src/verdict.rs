@@ -19,6 +19,7 @@ use crate::{
     checker::{Checker, ODD_MAX},
     inodes::{BLOCKS, EXTENT, SAVED_BLOCKS},
     segments::{Content, Contents},
+    shared::Claim,
     table::{Entry, fact},
 };
 
@@ -26,6 +27,9 @@ use crate::{
 const BLANK_MIN: usize = 8;
 /// Nodes without a mark, from which on the block of the SIT is taken for an old one.
 const UNMARKED_MIN: usize = 8;
+/// Bytes that a device writes as a whole.
+const SECTOR_BYTES: usize = block::ATOMIC_BYTES;
+
 impl Checker<'_> {
     /// Checks that the logs go on at free blocks.
     pub fn check_logs(&mut self) {
@@ -119,37 +123,37 @@ impl Checker<'_> {
             let certainty = if odd.addr == BlockAddr::NEW { Certainty::Likely } else { Certainty::Certain };
             self.report.add(finding.with_certainty(certainty));
             self.report.fix(Fix::Node(odd.slot, original.0.to_le_bytes().to_vec()));
-            if self.geometry.in_main(odd.addr) {
-                let shared = self.twice.remove(&odd.addr).is_some();
-                if !shared && !self.segments.is_valid(odd.addr) {
-                    self.segments.unclaim(odd.addr, Content::Data);
-                }
-            }
+            self.give_up(odd);
             self.segments.claim(original, Content::Data);
         }
+        let overwritten = overwritten_sectors(&all);
         for (_, odd) in all.into_iter().filter(|(_, odd)| odd.original.is_none()) {
-            match odd.fault {
+            let is_overwritten = overwritten.contains(&sector_of(&odd));
+            match &odd.fault {
                 None => {
                     let known = format!("it names {}, outside the main area", odd.addr);
-                    self.add(Kind::BlockAddress, Place::File(odd.ino, odd.block), known);
-                    self.fix(Fix::Node(odd.slot, vec![0; 4]));
-                    self.lose(Loss::Address);
+                    self.clear_address(&odd, known);
                 }
-                Some(_) if self.twice.contains_key(&odd.addr) => {
-                    let (claimant, _) = self.twice.remove(&odd.addr).unwrap_or_default();
+                Some((_, what)) if is_overwritten => {
+                    self.give_up(&odd);
+                    let known = format!(
+                        "it names {}, whose summary {what}, and addresses beside it lie outside the main area",
+                        odd.addr
+                    );
+                    self.clear_address(&odd, known);
+                }
+                Some(_) if self.shared.release(odd.addr, odd.slot) => {
                     self.separate(odd.addr, odd.slot);
                     let known = format!(
-                        "block {} of {} and {claimant} name it; the summary does not confirm the first",
+                        "block {} of {} and another owner name it; the summary does not confirm the first",
                         odd.block, odd.ino
                     );
                     self.add(Kind::BlockTwice, Place::Block(odd.addr), known);
                 }
-                Some((kind, what)) => self.summary_fault(kind, odd.addr, &what),
+                Some((kind, what)) => self.summary_fault(*kind, odd.addr, what),
             }
         }
-        let mut twice: Vec<(BlockAddr, (String, Option<Slot>))> = self.twice.drain().collect();
-        twice.sort_by_key(|(addr, _)| *addr);
-        for (addr, (claimant, slot)) in twice {
+        for Claim { addr, claimant, slot } in self.shared.take() {
             self.add(Kind::BlockTwice, Place::Block(addr), format!("{claimant} and another owner name it"));
             if let Some(slot) = slot {
                 self.separate(addr, slot);
@@ -157,12 +161,29 @@ impl Checker<'_> {
         }
     }
 
+    /// Takes back that an address claimed a block.
+    fn give_up(&mut self, odd: &Odd) {
+        if self.geometry.in_main(odd.addr)
+            && !self.shared.release(odd.addr, odd.slot)
+            && !self.segments.is_valid(odd.addr)
+        {
+            self.segments.unclaim(odd.addr, Content::Data);
+        }
+    }
+
+    /// Has an address cleared whose block nothing tells.
+    fn clear_address(&mut self, odd: &Odd, known: String) {
+        self.add(Kind::BlockAddress, Place::File(odd.ino, odd.block), known);
+        self.fix(Fix::Node(odd.slot, vec![0; 4]));
+        *self.cleared.entry(odd.ino).or_default() += 1;
+    }
+
     /// Keeps addresses of blocks in segments whose summary tells no owner of many blocks: the summary is lost, and a block
     /// that names the place may be an old one.
     fn keep_where_summaries_are_blank(&mut self, all: &mut [((Nid, u16), Odd)]) {
         let is_blank = |odd: &Odd| {
             let tells_nothing = odd.owner == Nid::NULL || self.table.find(odd.owner).is_none();
-            odd.fault.is_some() && tells_nothing && !self.twice.contains_key(&odd.addr)
+            odd.fault.is_some() && tells_nothing && !self.shared.contains(odd.addr)
         };
         let mut blank: FxHashMap<SegNo, usize> = FxHashMap::default();
         for (_, odd) in all.iter().filter(|(_, odd)| is_blank(odd)) {
@@ -182,6 +203,7 @@ impl Checker<'_> {
         let node = footer.ok().and_then(|footer| self.table.find(footer.nid));
         if node.is_some_and(|entry| self.table.addr(entry) == addr) {
             self.fix(Fix::Node(slot, vec![0; 4]));
+            self.lose(Loss::Address);
         } else {
             self.fix(Fix::Block(slot, NewBlock::Copy(addr)));
         }
@@ -306,6 +328,7 @@ impl Checker<'_> {
             }
             self.fix(Fix::Node(Slot { nid, at: BLOCKS }, u64::from(found).to_le_bytes().to_vec()));
         }
+        self.lose_cleared(skipped);
         self.conclude_extents();
         self.conclude_sizes();
         let mut saved: Vec<(Ino, i64)> = self.saved.drain().filter(|(_, left)| *left != 0).collect();
@@ -319,6 +342,18 @@ impl Checker<'_> {
                 let found = u64::try_from(stored - left).unwrap_or(0);
                 self.fix(Fix::Node(Slot { nid: ino.into(), at: SAVED_BLOCKS }, found.to_le_bytes().to_vec()));
             }
+        }
+    }
+
+    /// Counts cleared addresses as lost blocks: those of an inode as far as its i_blocks counts blocks that were not found.
+    /// An inode with a fact in `skipped` does not count them.
+    fn lose_cleared(&mut self, skipped: u16) {
+        for (ino, cleared) in std::mem::take(&mut self.cleared) {
+            let entry = self.table.find(ino.into()).filter(|entry| !self.table.has(*entry, skipped));
+            // The number wraps if more were found, and cleared addresses are among them.
+            let missing = entry.map(|entry| self.table.blocks_left(entry).wrapping_add(cleared));
+            let lost = missing.filter(|missing| *missing <= cleared).unwrap_or(cleared);
+            (0..lost).for_each(|_| self.lose(Loss::Address));
         }
     }
 
@@ -352,6 +387,7 @@ impl Checker<'_> {
     fn conclude_sums(&mut self) {
         let inodes =
             self.table.iter().filter(|(nid, entry)| self.table.ino(*entry) == Ino::from(*nid)).count();
+        let found = self.report.sums.nodes;
         self.report.sums.nodes = self.table.len() as u64;
         self.report.sums.inodes = inodes as u64;
         let at = Place::Checkpoint(self.pack);
@@ -365,7 +401,7 @@ impl Checker<'_> {
             let known = format!("valid_inode_count {inodes}, {} found", self.report.sums.inodes);
             self.add(Kind::CountInodes, at, known);
         }
-        self.lose_missing(nodes, inodes);
+        self.lose_missing(found, nodes, inodes);
         let is_known = self.lost.is_empty()
             && !self.table.iter().any(|(_, entry)| self.table.has(entry, fact::BROKEN | fact::INVALID));
         if is_known && self.checkpoint.valid_blocks != self.report.sums.blocks {
@@ -378,13 +414,21 @@ impl Checker<'_> {
         self.conclude_free(at);
     }
 
-    /// Counts nodes as lost of which the checkpoint has the number, and nothing else is known: the NAT journal was lost. One
-    /// wrong number in the checkpoint leaves the other right.
-    fn lose_missing(&mut self, nodes: u64, inodes: u64) {
-        let missing = nodes.saturating_sub(self.report.sums.nodes);
+    /// Counts nodes as lost that the NAT or a parent names and of which no block was found, and those of which only the checkpoint has the
+    /// number, because the NAT journal was lost. Entries of a damaged block of the NAT may name more nodes than there were:
+    /// of `nodes` according to the checkpoint, `found` were found, and others are made anew.
+    fn lose_missing(&mut self, found: u64, nodes: u64, inodes: u64) {
+        let mut lost = self.unfound_nodes;
+        // One wrong number in the checkpoint leaves the other right.
         if inodes > self.report.sums.inodes {
-            (0..missing).take(ODD_MAX).for_each(|_| self.lose(Loss::Node));
+            lost += nodes.saturating_sub(self.report.sums.nodes);
         }
+        if let Some(missing) = nodes.checked_sub(found) {
+            let is_made = |fix: &&Fix| matches!(fix, Fix::Inode(..) | Fix::Direct { .. });
+            let made = self.report.fixes().iter().filter(is_made).count() as u64;
+            lost = lost.min(missing.saturating_sub(made));
+        }
+        (0..lost).take(ODD_MAX).for_each(|_| self.lose(Loss::Node));
     }
 
     fn conclude_free(&mut self, at: Place) {
@@ -401,4 +445,20 @@ impl Checker<'_> {
             self.add(Kind::CountFree, at, format!("free_segment_count {stored}, {} found", free[1]));
         }
     }
+}
+
+/// The sector of an address: its node, and the number of the sector there.
+fn sector_of(odd: &Odd) -> (Nid, usize) {
+    (odd.slot.nid, odd.slot.at / SECTOR_BYTES)
+}
+
+/// Sectors of nodes with more addresses that are wrong for certain than others that a summary contradicts: other content
+/// was written over them. Where a summary is lost, the addresses are right.
+fn overwritten_sectors(all: &[((Nid, u16), Odd)]) -> FxHashSet<(Nid, usize)> {
+    let mut votes: FxHashMap<(Nid, usize), i32> = FxHashMap::default();
+    for (_, odd) in all {
+        let is_wrong = odd.fault.is_none() || odd.original.is_some();
+        *votes.entry(sector_of(odd)).or_default() += if is_wrong { 1 } else { -1 };
+    }
+    votes.into_iter().filter(|(_, votes)| *votes > 0).map(|(sector, _)| sector).collect()
 }

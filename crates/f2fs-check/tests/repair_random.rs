@@ -2,7 +2,7 @@
 //! and undo brings everything back. `REPAIR_SEEDS` sets the number of volumes, `REPAIR_FIRST` the first seed.
 //!
 //! With `REPAIR_BESIDE`, and if fsck.f2fs is installed, `fsck.f2fs -f -y` repairs a copy of each volume, and the files that
-//! both keep are counted. `REPAIR_SHOW` prints the plans. `REPAIR_KEEP` names a directory for the repaired volumes of one
+//! both keep are counted. `REPAIR_SHOW` prints the damage and the plans. `REPAIR_KEEP` names a directory for the repaired volumes of one
 //! device, which `cargo xtask compare` has Linux read.
 
 use std::{
@@ -130,7 +130,12 @@ fn damage(aged: &Aged, seed: u64) -> (MemoryDevice, u64) {
         let range = if below(2) == 0 { tables } else { pages.len() };
         let (at, other) = (pages[below(range)], pages[below(pages.len())]);
         let mut page = read(&device, at);
-        match below(5) {
+        let how = below(5);
+        if number("REPAIR_SHOW").is_some() {
+            const HOW: [&str; 5] = ["zeroed", "one bit", "swapped", "stale", "torn"];
+            println!("page {}: {}, other page {}", at / PAGE as u64, HOW[how], other / PAGE as u64);
+        }
+        match how {
             0 => page.fill(0),
             1 => page[below(PAGE)] ^= 1 << below(8),
             2 => {

@@ -1,12 +1,13 @@
 //! Changes of nodes and directory blocks, applied to an overlay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use f2fs::{
     Error, Place, Result,
     format::{
         FileType,
         checkpoint::RESERVED_NIDS,
+        inode::inline,
         nat::{self, NatEntry},
         node::{NodeBlock, NodeFooter, NodeFormat},
     },
@@ -41,6 +42,8 @@ pub fn apply(state: &State, fixes: &[Fix], segments: &Segments, used: &Bitmap) -
         segments,
         changes: Changes::default(),
         nodes: BTreeMap::new(),
+        unsealed: BTreeSet::new(),
+        footers: BTreeSet::new(),
         free_nids: Nid(0),
     };
     for fix in fixes {
@@ -71,6 +74,10 @@ struct Edits<'a> {
     changes: Changes,
     /// Changed nodes.
     nodes: BTreeMap<Nid, Box<[u8]>>,
+    /// Inodes whose checksum was wrong.
+    unsealed: BTreeSet<Nid>,
+    /// Nodes whose footers were wrong.
+    footers: BTreeSet<Nid>,
     /// The nid from which the search for a free one goes on.
     free_nids: Nid,
 }
@@ -102,6 +109,7 @@ impl Edits<'_> {
         match fix {
             Fix::Footer { nid, ino, offset } => {
                 let kind = self.kind(*ino);
+                self.footers.insert(*nid);
                 if let Some(bytes) = self.node(*nid) {
                     let stored = NodeFooter::of(bytes);
                     // The log of a node follows from the mark, and Linux rolls only the warm one forward.
@@ -110,7 +118,11 @@ impl Edits<'_> {
                     set_footer(bytes, &footer);
                 }
             }
-            Fix::Node(slot, bytes) => self.put(*slot, bytes),
+            Fix::Node(slot, bytes) if bytes.is_empty() => {
+                self.unsealed.insert(slot.nid);
+                self.node(slot.nid);
+            }
+            Fix::Node(slot, bytes) | Fix::InlineData(slot, bytes) => self.put(*slot, bytes),
             Fix::Data(addr, at, bytes) => {
                 let mut block = self.tables.io.read_block(*addr, Place::Block(*addr))?;
                 block[*at..*at + bytes.len()].copy_from_slice(bytes);
@@ -221,11 +233,27 @@ impl Edits<'_> {
         self.nodes.get_mut(&nid)
     }
 
+    /// Returns true if an inode, whose checksum is wrong, has content that nothing confirms. A damaged footer explains the
+    /// checksum, unless the content reaches into its sector.
+    fn has_doubtful_content(&self, inode: &NodeBlock) -> bool {
+        let end = inode.layout().inline_range().start as u64 + inode.head().size.get();
+        let footer_sector = (inode.bytes().len() - block::ATOMIC_BYTES) as u64;
+        let is_explained = self.footers.contains(&inode.nid()) && end <= footer_sector;
+        self.unsealed.contains(&inode.nid())
+            && inode.has_inline(inline::DATA)
+            && inode.has_inline(inline::DATA_EXIST)
+            && !is_explained
+    }
+
     /// Writes the changed nodes to their places in the overlay, inodes with their checksum.
     fn finish(&mut self) -> Result<()> {
         for (nid, bytes) in std::mem::take(&mut self.nodes) {
             let addr = self.tables.nat_entry(nid).addr;
-            let (node, _) = parse_node(self.format, &bytes, nid, addr);
+            let (node, wrong_checksum) = parse_node(self.format, &bytes, nid, addr);
+            // Restored fields may bring the checksum back; then the content is right.
+            if wrong_checksum.is_some() && node.as_ref().is_ok_and(|inode| self.has_doubtful_content(inode)) {
+                self.changes.unconfirmed_inodes += 1;
+            }
             let bytes = node.as_ref().map_or(&bytes[..], |node| node.bytes());
             self.tables.io.write(addr, Place::Node(nid, addr), bytes)?;
         }

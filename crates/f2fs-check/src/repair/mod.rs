@@ -229,8 +229,19 @@ struct Round {
     freed_inodes: u64,
     /// Inodes whose size cannot be restored.
     resized_inodes: u64,
+    /// Inodes with content of a file that their checksums do not confirm.
+    unconfirmed_inodes: u64,
     /// Names that were taken out of a directory and could not be entered again, and inodes that moved to lost+found.
     renamed: Renamed,
+}
+
+/// Names in directories, in a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Names {
+    /// Changes of directories wait for a later round.
+    Kept,
+    /// They are changed.
+    Changed,
 }
 
 struct Planning<'a> {
@@ -316,7 +327,7 @@ impl Planning<'_> {
                 report.drop_fixes(changes_directories);
                 round = self.round(&origin, &requests, &report)?;
             }
-            self.note_losses(&report, &round);
+            self.note_losses(&report, &round, if postpones { Names::Kept } else { Names::Changed });
             requests = round.requests;
             let state = over(&start, &requests)?;
             let (next, blocks) = examine(state, self.progress)?;
@@ -350,8 +361,8 @@ impl Planning<'_> {
             requests = transfer::transfer(start, used, &state, &Changes::default())?;
         }
         let renamed = renamed.unwrap_or_default();
-        let Changes { freed_inodes, resized_inodes, .. } = changes;
-        Ok(Round { requests, freed_inodes, resized_inodes, renamed })
+        let Changes { freed_inodes, resized_inodes, unconfirmed_inodes, .. } = changes;
+        Ok(Round { requests, freed_inodes, resized_inodes, unconfirmed_inodes, renamed })
     }
 
     fn edit(
@@ -383,13 +394,22 @@ impl Planning<'_> {
     }
 
     /// Adds the losses that the changes of a round bring.
-    fn note_losses(&mut self, report: &Report, round: &Round) {
+    fn note_losses(&mut self, report: &Report, round: &Round, names: Names) {
         for (loss, count) in report.losses().iter().filter(|(loss, _)| **loss != Loss::Checkpoint) {
-            *self.lost.entry(*loss).or_default() += count;
+            let lost = self.lost.entry(*loss).or_default();
+            match loss {
+                // These names are still there.
+                Loss::Name | Loss::Entry if names == Names::Kept => {}
+                // Each check finds the limits lost, until the last round replaces the files.
+                Loss::Limits => *lost = (*lost).max(*count),
+                _ => *lost += count,
+            }
         }
+        self.lost.retain(|_, count| *count > 0);
         let of_round = [
             (Loss::Node, round.freed_inodes),
             (Loss::Size, round.resized_inodes),
+            (Loss::Inline, round.unconfirmed_inodes),
             (Loss::Entry, round.renamed.refused),
             (Loss::Place, round.renamed.moved),
         ];
@@ -442,9 +462,13 @@ fn has_doubtful_owners(report: &Report) -> bool {
         || report.fixes().iter().any(makes_directory)
 }
 
-/// Returns true if a change follows from the entries in blocks of directories.
+/// Returns true if a change follows from the entries of directories. A name that was taken out of its area is entered in the
+/// same round, or stays where it is.
 fn changes_directories(fix: &Fix) -> bool {
-    matches!(fix, Fix::Data(..) | Fix::Root | Fix::Attach(_) | Fix::Enter { .. } | Fix::Orphan(_))
+    matches!(
+        fix,
+        Fix::Data(..) | Fix::InlineData(..) | Fix::Root | Fix::Attach(_) | Fix::Enter { .. } | Fix::Orphan(_)
+    )
 }
 
 /// Blocks of the NAT that a check could not read.

@@ -66,6 +66,8 @@ pub struct Changes {
     pub freed_inodes: u64,
     /// Number of inodes that have the largest possible size, because theirs is lost.
     pub resized_inodes: u64,
+    /// Number of inodes with content of a file that get a new checksum, and that the stored one does not confirm.
+    pub unconfirmed_inodes: u64,
 }
 
 /// Returns the requests that lead from `start` to `after`. `used` are the blocks of the main area that `start`

@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 
 use block::Rng;
 use f2fs::{
+    Place,
     engine::{Caller, Engine, NewNode},
+    format::{
+        FileType,
+        dentry::{Dentries, SlotUse},
+    },
     units::{BlockAddr, Ino},
 };
-use f2fs_check::{Certainty, repair::Planned};
+use f2fs_check::{Certainty, Kind, repair::Planned};
 
 use crate::{
     ROOT, planned, repair_of, support,
@@ -95,14 +100,14 @@ fn blocks(d: &Damaged, dir: Ino) -> Vec<BlockAddr> {
 }
 
 /// All paths with kind, size and content, and the paths of directories: their size may change.
-fn all_paths(d: &Damaged) -> BTreeMap<String, String> {
+pub fn all_paths(d: &Damaged) -> BTreeMap<String, String> {
     let without_size = |line: String| if line.starts_with("Dir ") { "Dir".into() } else { line };
     contents(&d.device).into_iter().map(|(path, line)| (path, without_size(line))).collect()
 }
 
 /// Repairs a damaged volume. Returns the paths that are not as before, with a plus those that are new; losses, and the
 /// reason if it is not repaired.
-fn faults_after_repair(d: &Damaged, sound: &BTreeMap<String, String>) -> Vec<String> {
+pub fn faults_after_repair(d: &Damaged, sound: &BTreeMap<String, String>) -> Vec<String> {
     let plan = match planned(&d.device) {
         Planned::Repair(plan) => plan,
         Planned::Clean(_) => return Vec::new(),
@@ -239,6 +244,62 @@ fn a_block_of_a_directory_that_foreign_content_overwrote_takes_no_name() {
         }
     }
     expect_all_back(damages);
+}
+
+#[test]
+fn a_name_of_an_inline_directory_stays_while_another_file_is_repaired() {
+    let d = Damaged::filled(64 << 20, FEATURES, |volume| {
+        let dir = make_dir(volume, ROOT, "dir")?;
+        let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE))?;
+        volume.begin(Caller::ADMIN).write(file, 0, &[5; 9 * BLOCK])?;
+        volume.begin(Caller::ADMIN).link(file, dir, b"second")
+    });
+    let paths = all_paths(&d);
+    let (dir, file) = (d.ino("/dir"), d.ino("/file"));
+    let inode = d.volume().inode(dir).unwrap();
+    let range = inode.layout().inline_range();
+    let mut area = Dentries::new(inode.inline_area().to_vec(), Place::Volume);
+    let slot = d.slot(dir, "second");
+    // The name lies in the slot of "..".
+    let hash = area.raw(slot).hash.get();
+    [1, slot].into_iter().for_each(|slot| area.set_use(slot, SlotUse::Free));
+    area.insert(1, hash, file, FileType::Regular, b"second");
+    d.put_inode(dir, range.start, &area.into_inner());
+    // This repair comes before those of directories.
+    d.put_inode(file, d.volume().inode(file).unwrap().layout().addrs_at() + 4, &[9; 4]);
+    assert_eq!(faults_after_repair(&d, &paths), Vec::<String>::new());
+}
+
+#[test]
+fn a_directory_without_a_mode_stays_a_link_of_its_parent() {
+    let d = Damaged::new();
+    d.put_inode(d.ino("/few/below"), 0, &[0; 2]);
+    let plan = repair_of(&d.device);
+    let kinds = plan.report.findings().iter().chain(&plan.uncovered).map(|finding| finding.kind);
+    assert_eq!(kinds.filter(|kind| *kind == Kind::LinkCount).count(), 0);
+}
+
+#[test]
+fn a_directory_with_two_names_and_a_wrong_parent_keeps_the_name_that_its_inode_confirms() {
+    let d = Damaged::filled(64 << 20, FEATURES, |volume| {
+        for name in ["one", "two"] {
+            let dir = make_dir(volume, ROOT, name)?;
+            make(volume, dir, "file")?;
+            let below = make_dir(volume, dir, "below")?;
+            make(volume, below, "deep")?;
+        }
+        Ok(())
+    });
+    let sound_paths = all_paths(&d);
+    for (own, other) in [("/one", "/two"), ("/two", "/one")] {
+        let d = Damaged::copy_of(&d.device);
+        let (below, other) = (d.ino(&format!("{own}/below")), d.ino(other));
+        d.put_dentry(other, d.slot(other, "file"), 4, &below.0.to_le_bytes());
+        d.put_dentry(other, d.slot(other, "file"), 10, &[FileType::Directory.dentry_code()]);
+        // ".." confirms neither name.
+        d.put_dentry(below, 1, 4, &ROOT.0.to_le_bytes());
+        assert_eq!(faults_after_repair(&d, &sound_paths), Vec::<String>::new(), "{own}");
+    }
 }
 
 #[test]

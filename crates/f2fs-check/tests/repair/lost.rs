@@ -239,3 +239,38 @@ fn undo_flushes_only_around_superblocks_and_packs() {
     let flushes = flushes.load(Ordering::Relaxed);
     assert!(flushes < 100, "{flushes} flushes");
 }
+
+#[test]
+fn small_content_that_its_checksum_does_not_confirm_is_said_to_be_doubtful() {
+    let doubtful = |losses: &[String]| losses.iter().any(|loss| loss.contains("may be wrong"));
+    let d = Damaged::new();
+    let small = d.ino("/few/small");
+    let inline = d.volume().inode(small).unwrap().layout().inline_range().start;
+    d.put_node(small.into(), inline, b"S");
+    assert!(doubtful(&repair_of(&d.device).losses));
+    // A mode that comes back brings the checksum back.
+    let d = Damaged::new();
+    d.put_node(small.into(), 1, &[0xC1]);
+    let plan = repair_of(&d.device);
+    assert!(!doubtful(&plan.losses), "{:?}", plan.losses);
+    plan.apply(&*d.device).unwrap();
+    // The content of a directory is confirmed by the hashes of its names.
+    let d = Damaged::new();
+    d.put_node(d.ino("/few").into(), 40, &[1]);
+    assert!(!doubtful(&repair_of(&d.device).losses));
+}
+
+#[test]
+fn garbage_in_a_block_of_the_nat_loses_no_more_nodes_than_there_were() {
+    let d = Damaged::new();
+    let (few, small) = (d.ino("/few"), d.ino("/few/small"));
+    // The numbers behind those in use, in the same block: nine bytes each.
+    let (addr, at) = d.nat_place(few.into());
+    assert!(at > 0 && addr != d.journals()[0].0, "the entry is in the table");
+    let sound = d.block(addr);
+    let free: Vec<usize> = (0..455).filter(|slot| sound[slot * 9..(slot + 1) * 9] == [0; 9]).collect();
+    free.iter().for_each(|slot| d.put(addr, slot * 9, &[0x5A; 9]));
+    let plan = repair_of(&d.device);
+    assert_eq!(plan.losses, Vec::<String>::new(), "{} entries, {few} and {small} are there", free.len());
+    assert!(free.len() > 100);
+}

@@ -14,6 +14,7 @@ use f2fs_check::{
     repair::{Plan, Planned, Undo, UndoError, plan},
 };
 
+mod addresses;
 mod directories;
 #[path = "../support/kept.rs"]
 mod kept;

@@ -1,0 +1,99 @@
+//! Addresses and whole nodes that other content overwrote: no file gets blocks of another one, and none loses its own.
+
+use f2fs::{
+    engine::{Caller, Engine, NewNode},
+    units::{BlockAddr, Ino},
+};
+
+use crate::{
+    ROOT,
+    directories::{all_paths, faults_after_repair},
+    repair_of,
+    volume::{BLOCK, Damaged},
+};
+
+const FEATURES: &str = "extra_attr,inode_checksum";
+/// Addresses in a sector of a node.
+const WORDS: usize = 128;
+/// An address outside the main area.
+const OUTSIDE: u32 = 0x5A5A_5A5A;
+
+/// Makes a file with holes ("holes") and one without ("plain").
+fn fill(volume: &mut Engine) -> f2fs::Result<()> {
+    let file = NewNode::new(0o100_644);
+    let holes = volume.begin(Caller::ADMIN).create(ROOT, b"holes", &file)?;
+    for block in [0, 1000, 1800] {
+        volume.begin(Caller::ADMIN).write(holes, block * BLOCK as u64, &[7; BLOCK])?;
+    }
+    let plain = volume.begin(Caller::ADMIN).create(ROOT, b"plain", &file)?;
+    // The segment of both is full.
+    volume.begin(Caller::ADMIN).write(plain, 0, &vec![3; 600 * BLOCK]).map(drop)
+}
+
+fn sound() -> Damaged {
+    Damaged::filled(64 << 20, FEATURES, fill)
+}
+
+/// Puts words into the node of addresses of the file with holes.
+fn put_words(d: &Damaged, first: usize, words: impl Iterator<Item = u32>) {
+    let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+    d.put_node(d.child(d.ino("/holes"), 0), 4 * first, &bytes);
+}
+
+fn addrs_of_plain(d: &Damaged) -> impl Iterator<Item = u32> {
+    let plain = d.ino("/plain");
+    (0..).map(move |n| d.data(plain, n % 50).0)
+}
+
+#[test]
+fn a_block_that_many_addresses_name_is_copied_for_each() {
+    let d = sound();
+    let paths = all_paths(&d);
+    let first = addrs_of_plain(&d).next().unwrap();
+    put_words(&d, 500, [first; 40].into_iter());
+    assert_eq!(faults_after_repair(&d, &paths), ["\"holes\""], "the only file that is not as before");
+}
+
+#[test]
+fn a_sector_of_addresses_that_other_content_overwrote_is_cleared() {
+    let d = sound();
+    let paths = all_paths(&d);
+    let words: Vec<u32> = (0..WORDS as u32 - 40).map(|n| OUTSIDE + n).collect();
+    let others = addrs_of_plain(&d).take(40);
+    put_words(&d, 4 * WORDS, words.into_iter().chain(others));
+    assert_eq!(faults_after_repair(&d, &paths), Vec::<String>::new());
+}
+
+#[test]
+fn other_content_in_place_of_a_node_gives_way_to_the_addresses_that_summaries_tell() {
+    let d = sound();
+    let paths = all_paths(&d);
+    let blocks = |d: &Damaged, ino: Ino| d.volume().inode(ino).unwrap().head().blocks.get();
+    let holes = d.ino("/holes");
+    let before = blocks(&d, holes);
+    put_words(&d, 0, (0..BLOCK as u32 / 4).map(|n| if n % 3 == 0 { BlockAddr::NEW.0 } else { OUTSIDE }));
+    assert_eq!(faults_after_repair(&d, &paths), Vec::<String>::new());
+    assert_eq!(blocks(&Damaged::copy_of(&d.device), holes), before, "the file reserves no block anew");
+}
+
+#[test]
+fn cleared_addresses_of_holes_are_no_losses() {
+    let d = sound();
+    put_words(&d, 500, [OUTSIDE, 7, 8, 9].into_iter());
+    assert_eq!(repair_of(&d.device).losses, Vec::<String>::new());
+}
+
+#[test]
+fn a_cleared_address_of_a_block_is_a_loss() {
+    let d = sound();
+    let holes = d.ino("/holes");
+    let addr = d.data(holes, 1000);
+    // Neither the SIT nor the summary tells the block.
+    let (segment, offset) = d.position(addr);
+    let node = d.block(d.addr(d.child(holes, 0)));
+    let index = node.chunks(4).position(|word| word == addr.0.to_le_bytes()).unwrap();
+    put_words(&d, index, [OUTSIDE].into_iter());
+    d.put(d.ssa(segment), 7 * usize::from(offset), &[0; 7]);
+    let losses = repair_of(&d.device).losses;
+    assert!(losses.iter().any(|loss| loss.starts_with("up to 1 blocks of files are lost")), "{losses:?}");
+}
