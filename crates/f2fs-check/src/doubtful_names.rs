@@ -90,6 +90,7 @@ impl Checker<'_> {
                 false => self.lose(Loss::Name),
             }
         }
+        self.doubt_copied_areas();
         self.give_names_back();
         for (held, dir) in std::mem::take(&mut self.doubtful_names.areas) {
             self.drop_surplus_names(held, dir);
@@ -120,12 +121,12 @@ impl Checker<'_> {
     }
 
     /// Returns true if an inode carries a name in a directory.
-    fn carries(&mut self, ino: Ino, name: &[u8], dir: Ino) -> bool {
+    pub fn carries(&mut self, ino: Ino, name: &[u8], dir: Ino) -> bool {
         self.inode_of(ino).is_some_and(|inode| is_carried(&inode, name, dir))
     }
 
     /// Returns true if more names of a file were found than it counts. A directory counts its children.
-    fn has_too_many_names(&self, entry: Entry) -> bool {
+    pub fn has_too_many_names(&self, entry: Entry) -> bool {
         let is_file = self.table.kind(entry).is_some_and(|kind| kind != FileType::Directory);
         // The number wraps then.
         is_file && self.table.links_left(entry) > u32::MAX / 2

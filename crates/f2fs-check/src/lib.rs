@@ -25,6 +25,7 @@ mod chain;
 mod checker;
 mod ciphertext;
 mod clusters;
+mod copied_areas;
 mod directories;
 mod doubtful_names;
 mod emptied;
