@@ -13,11 +13,12 @@ mod dirty_files;
 mod dirty_pages;
 mod files;
 mod free_space;
+mod system_call;
 
 use std::{sync::Arc, time::Duration};
 
 use f2fs::{engine::Stat, format::FileType, units::Ino};
-use posix::{Credentials, FileSystem, OpenFor, OpenMode, Result, WriteMode, WriteOrigin};
+use posix::{Credentials, Errno, FileSystem, OpenFor, OpenMode, Result, WriteMode, WriteOrigin};
 
 use self::{
     dirty_files::DirtyFiles,
@@ -25,6 +26,8 @@ use self::{
     files::Files,
     free_space::{FreeSpace, Margin},
 };
+
+pub use self::system_call::is_known_to_read;
 
 /// Validity of cached names and attributes; see the module.
 pub const VALIDITY: Duration = Duration::from_secs(3600);
@@ -38,11 +41,32 @@ pub enum BeforeWrite {
     Accept(Duration),
     /// The kernel has to write back its dirty pages first.
     WriteBack,
+    /// A request that may [end all writes](Protection) to the file has to be answered first.
+    Wait,
 }
 
 /// A time in the history of a mount, as the number of writers that have closed their file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadFrom(u64);
+
+/// A request under way after which a file may accept no more writes. It ends on drop.
+pub struct Protection {
+    cache: Arc<KernelCache>,
+    ino: Ino,
+}
+
+impl Protection {
+    /// Returns an error of the kernel's write-back of the file since the request began.
+    pub fn failure(&self) -> Option<Errno> {
+        self.cache.files.take_failure(self.ino)
+    }
+}
+
+impl Drop for Protection {
+    fn drop(&mut self) {
+        self.cache.files.end_protection(self.ino);
+    }
+}
 
 /// The state of the kernel's cache as far as it is known.
 pub struct KernelCache {
@@ -144,6 +168,9 @@ impl KernelCache {
     /// writing would otherwise never learn of the failure.
     pub fn about_to_write(&self, caller: Credentials, ino: Ino) -> BeforeWrite {
         let fails = self.files.set_writer(ino, self.fs.limits_for(caller));
+        if self.files.is_being_protected(ino) {
+            return BeforeWrite::Wait;
+        }
         match self.space_left_after(0) {
             FreeSpace::Enough { ask_again_after } if !fails => BeforeWrite::Accept(ask_again_after),
             _ => {
@@ -152,6 +179,15 @@ impl KernelCache {
                 BeforeWrite::WriteBack
             }
         }
+    }
+
+    /// Begins a request after which a file may accept no more writes. Until the result is dropped, writers
+    /// [wait](BeforeWrite::Wait).
+    pub fn begin_protection(self: &Arc<Self>, ino: Ino) -> Protection {
+        self.files.begin_protection(ino);
+        // Earlier failures of the kernel's own write-back are reported by close(2) and fsync(2).
+        self.files.drop_failure(ino);
+        Protection { cache: self.clone(), ino }
     }
 
     /// Returns the result of writing back this file, and with it all `files` that were [to be written

@@ -72,11 +72,10 @@ fn files_are_compressed_released_and_reserved() {
 
     bench.mount("allow_other");
     assert_eq!(blocks(), before - 7 * clusters);
-    let refused = OpenOptions::new().write(true).open(&file).and_then(|file| {
-        file.write_all_at(b"x", 0)?;
-        file.sync_all()
-    });
-    assert!(refused.is_err(), "a released file was written");
+    let writer = OpenOptions::new().append(true).open(&file).unwrap();
+    assert_refused(writer.write_all_at(b"x", 0));
+    assert_eq!(writer.metadata().unwrap().len(), text.len() as u64);
+    drop(writer);
     assert_eq!(ioctl::reserve_compressed_blocks(File::open(&file).unwrap()), Ok(7 * clusters));
     let writer = OpenOptions::new().write(true).open(&file).unwrap();
     writer.write_all_at(b"X", 100_000).unwrap();
@@ -92,6 +91,77 @@ fn files_are_compressed_released_and_reserved() {
     assert!(fs::read(&file).unwrap() == wanted);
     assert!(fs::read(bench.path("by.log")).unwrap() == text);
     bench.unmount();
+}
+
+#[track_caller]
+fn assert_refused(written: std::io::Result<()>) {
+    assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EPERM));
+}
+
+#[test]
+fn data_written_before_a_release_is_kept_and_later_writes_fail_at_once() {
+    needs_fuse!();
+    let mut bench = Bench::new(128, COMPRESSED);
+    let text = b"a line that comes again and again\n".repeat(10_000);
+    for options in ["compress_extension=log", "compress_extension=log,direct_write"] {
+        bench.mount(options);
+        let name = bench.path("by.log");
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&name).unwrap();
+        file.write_all_at(&text, 0).unwrap();
+        file.write_all_at(b"written", 100).unwrap();
+        file.write_all_at(&[b'w'; 4000], text.len() as u64).unwrap();
+        let mut wanted = [&text[..], &[b'w'; 4000]].concat();
+        wanted[100..107].copy_from_slice(b"written");
+        assert!(ioctl::release_compressed_blocks(&file).unwrap() > 0);
+        for _ in 0..3 {
+            assert_refused(file.write_all_at(b"more", 0));
+            assert_refused(file.write_all_at(b"more", wanted.len() as u64));
+        }
+        // The kernel sends the same request before a write as before these.
+        let mut content = vec![0; wanted.len() + 1];
+        let count = file.read_at(&mut content, 0).unwrap();
+        assert!(content[..count] == wanted, "{options}");
+        assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)), Ok(wanted.len() as u64));
+        file.sync_all().unwrap();
+        bench.shell("! sh -c 'echo zzz >> by.log' 2> /dev/null");
+        ioctl::reserve_compressed_blocks(&file).unwrap();
+        file.write_all_at(b"W", 100).unwrap();
+        drop(file);
+        bench.unmount_clean();
+
+        bench.mount("ro");
+        wanted[100] = b'W';
+        assert!(fs::read(&name).unwrap() == wanted, "{options}");
+        bench.unmount();
+    }
+}
+
+#[test]
+fn a_file_that_becomes_immutable_refuses_writes_of_programs_that_have_it_open() {
+    needs_fuse!();
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root makes files immutable");
+    }
+    let mut bench = Bench::new(64, &["-O", "extra_attr"]);
+    for options in ["", "direct_write"] {
+        bench.mount(options);
+        let name = bench.path("file");
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&name).unwrap();
+        file.write_all_at(b"before", 0).unwrap();
+        bench.shell("chattr +i file");
+        assert_refused(file.write_all_at(b"after!", 0));
+        assert_refused(file.write_all_at(b"after!", 6));
+        let mut content = [0; 10];
+        assert_eq!(file.read_at(&mut content, 0).unwrap(), 6);
+        file.sync_all().unwrap();
+        bench.shell("chattr -i file");
+        file.write_all_at(b" and after", 6).unwrap();
+        drop(file);
+        bench.unmount_clean();
+        bench.mount("ro");
+        assert_eq!(fs::read(&name).unwrap(), b"before and after", "{options}");
+        bench.unmount();
+    }
 }
 
 #[test]

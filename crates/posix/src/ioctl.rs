@@ -193,11 +193,12 @@ impl Request {
         }
     }
 
-    /// Returns true if the request makes an inode immutable or append-only. Data written before it must still
-    /// be written back.
+    /// Returns true if the request makes an inode immutable or append-only, or releases the saved blocks of a file. Data
+    /// written before it must still be written back.
     pub fn protects(&self) -> bool {
         match self {
             Request::SetFlags(flags) | Request::SetExtended { flags, .. } => flags & PROTECTING != 0,
+            Request::ReleaseSaved => true,
             _ => false,
         }
     }

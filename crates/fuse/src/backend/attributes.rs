@@ -5,17 +5,17 @@ use std::time::Duration;
 use f2fs::{
     engine::{SetAttr, Stat},
     format::inode::DeviceNumber,
-    units::Time,
+    units::{Ino, Time},
 };
 use fuse_protocol::{
-    Output, Request, Response,
+    Errno, Output, Request, Response,
     abi::{self, valid},
     encode_device,
 };
-use posix::{Change, Result, TimesFrom};
+use posix::{Change, Credentials, FileSystem, Result, TimesFrom};
 
-use super::{Adapter, caller_of};
-use crate::cache::{BeforeWrite, NO_VALIDITY};
+use super::{Adapter, WriteCaching, caller_of};
+use crate::cache::{BeforeWrite, NO_VALIDITY, is_known_to_read};
 
 impl Adapter {
     pub(super) fn get_attr(&self, request: &mut Request<'_>, response: &mut Response) -> Result<()> {
@@ -24,24 +24,45 @@ impl Adapter {
         // A process that has the file open for writing may be about to write.
         let writes = getattr_flags & abi::GETATTR_HANDLE != 0 && handle != 0;
         let before_write = writes.then(|| self.cache.about_to_write(caller, ino));
-        if before_write == Some(BeforeWrite::WriteBack) {
-            let files = self.cache.to_write_back(ino);
-            let nodes = files.iter().map(|ino| self.node(*ino)).collect();
-            let (fs, cache, block_bytes) = (self.fs.clone(), self.cache.clone(), self.block_bytes);
-            self.kernel_write_back_for_space.then(nodes, response.defer(), move |output| {
-                cache.written_back(ino, &files)?;
-                put_attr(&fs.stat(ino)?, block_bytes, NO_VALIDITY, output);
-                Ok(())
-            });
-            return Ok(());
+        let (fs, caching, block_bytes) = (self.fs.clone(), self.caching, self.block_bytes);
+        match before_write {
+            Some(BeforeWrite::WriteBack) => {
+                let files = self.cache.to_write_back(ino);
+                let nodes = files.iter().map(|ino| self.node(*ino)).collect();
+                let cache = self.cache.clone();
+                self.kernel_write_back_for_space.then(nodes, response.defer(), move |output| {
+                    cache.written_back(ino, &files)?;
+                    put_attr(
+                        &stat_before_write(&fs, caching, caller, ino)?,
+                        block_bytes,
+                        NO_VALIDITY,
+                        output,
+                    );
+                    Ok(())
+                });
+            }
+            // The queue is that of the request to wait for.
+            Some(BeforeWrite::Wait) => {
+                self.kernel_write_back.then(Vec::new(), response.defer(), move |output| {
+                    put_attr(
+                        &stat_before_write(&fs, caching, caller, ino)?,
+                        block_bytes,
+                        NO_VALIDITY,
+                        output,
+                    );
+                    Ok(())
+                });
+            }
+            Some(BeforeWrite::Accept(validity)) => {
+                let stat = stat_before_write(&fs, caching, caller, ino)?;
+                put_attr(&stat, block_bytes, validity, &mut response.output);
+            }
+            None => {
+                let from = self.cache.now();
+                let stat = fs.stat(ino)?;
+                put_attr(&stat, block_bytes, self.cache.attr_validity(&stat, from), &mut response.output);
+            }
         }
-        let from = self.cache.now();
-        let stat = self.fs.stat(ino)?;
-        let validity = match before_write {
-            Some(BeforeWrite::Accept(validity)) => validity,
-            _ => self.cache.attr_validity(&stat, from),
-        };
-        put_attr(&stat, self.block_bytes, validity, &mut response.output);
         Ok(())
     }
 
@@ -97,6 +118,15 @@ impl Adapter {
         });
         Ok(())
     }
+}
+
+/// Returns the attributes of a file to a process that may be about to write to it. If the kernel keeps dirty pages, it
+/// accepts the data next, so a file that refuses writes refuses them here.
+fn stat_before_write(fs: &FileSystem, caching: WriteCaching, caller: Credentials, ino: Ino) -> Result<Stat> {
+    let stat = fs.stat(ino)?;
+    let accepted = caching == WriteCaching::Bypassed || FileSystem::accepts_writes(&stat);
+    // A read at the end of a file and a seek to its end send the same request.
+    if accepted || is_known_to_read(caller.pid) { Ok(stat) } else { Err(Errno::PERM) }
 }
 
 fn put_attr(stat: &Stat, block_bytes: u32, validity: Duration, output: &mut Output) {

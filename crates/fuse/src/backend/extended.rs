@@ -6,7 +6,9 @@ use fuse_protocol::{
     abi::{self, init_flags},
     put_xattr,
 };
-use posix::{CallerMemory, EncryptionRequest, GroupIdBit, Result, VerityRequest, ioctl};
+use posix::{
+    CallerMemory, Credentials, EncryptionRequest, GroupIdBit, OpenFor, Result, VerityRequest, ioctl,
+};
 
 use super::{Adapter, caller_of, content::use_of};
 use crate::mounts;
@@ -85,20 +87,35 @@ impl Adapter {
             return Ok(());
         }
         if asked.protects() && self.fs.has_writer(ino) {
-            // Dirty pages from before this request can still be written back now; once the flag is
-            // set, the writes would be refused.
-            let (fs, connection, node) = (self.fs.clone(), self.connection.clone(), request.header.node);
-            self.kernel_write_back.then(vec![node], response.defer(), move |output| {
-                put_ioctl(&fs.ioctl(caller, ino, use_of(handle), &asked)?, output);
-                let _ = connection.invalidate_attributes(node);
-                Ok(())
-            });
+            self.protect(asked, request.header.node, (caller, use_of(handle)), response);
             return Ok(());
         }
         put_ioctl(&self.fs.ioctl(caller, ino, use_of(handle), &asked)?, &mut response.output);
         // Flags are attributes, and the kernel does not know that setting them changes others.
         self.drop_attributes(request.header.node);
         Ok(())
+    }
+
+    /// Answers an ioctl that [protects](ioctl::Request::protects) a file. Dirty pages from before can still be written back
+    /// now; afterwards their writes would be refused. Processes that are about to write wait until it is answered.
+    fn protect(
+        &self,
+        asked: ioctl::Request,
+        node: u64,
+        (caller, open_for): (Credentials, OpenFor),
+        response: &mut Response,
+    ) {
+        let (fs, connection, ino) = (self.fs.clone(), self.connection.clone(), self.ino(node));
+        let protection = self.cache.begin_protection(ino);
+        self.drop_attributes(node);
+        self.kernel_write_back.then(vec![node], response.defer(), move |output| {
+            if let (ioctl::Request::ReleaseSaved, Some(errno)) = (&asked, protection.failure()) {
+                return Err(errno);
+            }
+            put_ioctl(&fs.ioctl(caller, ino, open_for, &asked)?, output);
+            let _ = connection.invalidate_attributes(node);
+            Ok(())
+        });
     }
 
     /// Returns true if the file system was remounted read-only (`mount -o remount,ro`). The kernel enforces

@@ -28,6 +28,8 @@ struct State {
     kept: Option<Errno>,
     /// True if a write-back has failed since the file was opened for writing.
     has_failed: bool,
+    /// Number of requests under way after which the file may accept no more writes.
+    protections: u32,
 }
 
 impl Files {
@@ -85,6 +87,21 @@ impl Files {
         self.shard(ino).get(&ino).map(|state| state.limits).unwrap_or_default()
     }
 
+    /// Notes the begin of a request after which the file may accept no more writes.
+    pub fn begin_protection(&self, ino: Ino) {
+        self.change(ino, |state| state.protections += 1);
+    }
+
+    /// Notes the end of such a request.
+    pub fn end_protection(&self, ino: Ino) {
+        self.change(ino, |state| state.protections = state.protections.saturating_sub(1));
+    }
+
+    /// Returns true while such a request is under way.
+    pub fn is_being_protected(&self, ino: Ino) -> bool {
+        self.shard(ino).get(&ino).is_some_and(|state| state.protections > 0)
+    }
+
     /// Records a write-back error.
     pub fn record_failure(&self, ino: Ino, errno: Errno) {
         self.change(ino, |state| (state.failed, state.has_failed) = (Some(errno), true));
@@ -135,6 +152,18 @@ mod tests {
         assert!(files.may_be_cached(ino));
         files.forget(ino);
         assert!(!files.may_be_cached(ino) && !files.open(ino));
+    }
+
+    #[test]
+    fn a_file_is_being_protected_until_the_last_such_request_ends() {
+        let (files, ino) = (Files::default(), Ino(7));
+        files.open(ino);
+        files.begin_protection(ino);
+        files.begin_protection(ino);
+        files.end_protection(ino);
+        assert!(files.is_being_protected(ino));
+        files.end_protection(ino);
+        assert!(!files.is_being_protected(ino));
     }
 
     #[test]

@@ -113,6 +113,12 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Returns true if writes to the content of a file with these attributes can succeed. It is for front ends whose cache
+    /// accepts data before a write.
+    pub fn accepts_writes(stat: &Stat) -> bool {
+        !stat.sealed && !stat.released && stat.flags & (flag::IMMUTABLE | flag::DEVICE_ALIAS) == 0
+    }
+
     /// Counts an access to the content of an open file: the first one after each open renews the access time
     /// if that is due. Returns true if it was renewed.
     pub fn access(&self, ino: Ino) -> bool {

@@ -37,8 +37,8 @@ impl FileSystem {
                 return Err(Errno::PERM);
             }
             Request::ReleaseSaved => {
-                // Unwritten data of other writers could not be written afterwards. (The same holds for
-                // unsynced data of the caller: Linux writes it first, but here it is in the kernel's cache.)
+                // Data of other writers could not be written afterwards. A front end with a cache writes that of the
+                // caller first (`Request::protects`).
                 if self.inodes.writers(ino) > u32::from(open_for == OpenFor::Writing) {
                     return Err(Errno::BUSY);
                 }
