@@ -31,6 +31,15 @@ struct Job {
     answer: Option<(Reply, Box<AnswerWith>)>,
 }
 
+/// Treatment of an answer while so many wait that the kernel has no entry of io_uring left for further ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenCrowded {
+    /// It is EAGAIN: without the write-back it would be wrong.
+    Refuse,
+    /// It is sent before the write-back.
+    AnswerAtOnce,
+}
+
 type AnswerWith = dyn FnOnce(&mut Output) -> Result<(), Errno> + Send;
 
 /// Upper bound for the length of these answers.
@@ -59,22 +68,19 @@ impl KernelWriteBack {
         KernelWriteBack { queue: Mutex::new(queue) }
     }
 
-    /// Makes the kernel write back all data of the nodes, one after the other, and then sends the answer. If too
-    /// many answers wait already, this one is EAGAIN.
+    /// Makes the kernel write back all data of the nodes, one after the other, and then sends the answer.
     pub fn then(
         &self,
         nodes: Vec<u64>,
         reply: Reply,
+        when_crowded: WhenCrowded,
         answer: impl FnOnce(&mut Output) -> Result<(), Errno> + Send + 'static,
     ) {
-        match reply.may_wait() {
-            true => self.add(nodes, (0, 0), Some((reply, Box::new(answer)))),
-            false => reply.send(Err(Errno::AGAIN)),
-        }
+        self.parts_then(nodes, (0, 0), reply, when_crowded, answer);
     }
 
     /// Makes the kernel write back and drop a range of one node, given by its offset and length in bytes, and sends
-    /// the answer of a request that is done. If too many answers wait already, it sends this one at once.
+    /// the answer of a request that is done.
     pub fn part_then(
         &self,
         node: u64,
@@ -82,12 +88,28 @@ impl KernelWriteBack {
         reply: Reply,
         answer: impl FnOnce(&mut Output) -> Result<(), Errno> + Send + 'static,
     ) {
+        self.parts_then(vec![node], part, reply, WhenCrowded::AnswerAtOnce, answer);
+    }
+
+    fn parts_then(
+        &self,
+        nodes: Vec<u64>,
+        part: (i64, i64),
+        reply: Reply,
+        when_crowded: WhenCrowded,
+        answer: impl FnOnce(&mut Output) -> Result<(), Errno> + Send + 'static,
+    ) {
         if reply.may_wait() {
-            return self.add(vec![node], part, Some((reply, Box::new(answer))));
+            return self.add(nodes, part, Some((reply, Box::new(answer))));
         }
-        self.add(vec![node], part, None);
-        let mut output = Output::new(ANSWER_BYTES);
-        reply.send(answer(&mut output).map(|()| output.bytes()));
+        match when_crowded {
+            WhenCrowded::Refuse => reply.send(Err(Errno::AGAIN)),
+            WhenCrowded::AnswerAtOnce => {
+                self.add(nodes, part, None);
+                let mut output = Output::new(ANSWER_BYTES);
+                reply.send(answer(&mut output).map(|()| output.bytes()));
+            }
+        }
     }
 
     fn add(&self, nodes: Vec<u64>, part: (i64, i64), answer: Option<(Reply, Box<AnswerWith>)>) {
@@ -110,14 +132,16 @@ mod tests {
             output.extend(b"done");
             Ok(())
         };
-        for (most, after_all, after_part) in
-            [(1, Ok(b"done".to_vec()), Ok(b"done".to_vec())), (0, Err(Errno::AGAIN), Ok(b"done".to_vec()))]
-        {
+        let done = Ok(b"done".to_vec());
+        for (most, refused) in [(1, done.clone()), (0, Err(Errno::AGAIN))] {
             let slot = Slot::new(Deferrals::new(most));
-            write_back.then(vec![1, 2], Reply::by_entry(slot.clone(), 7), answer);
-            assert_eq!(slot.wait(), after_all);
-            write_back.part_then(1, (0, 4096), Reply::by_entry(slot.clone(), 9), answer);
-            assert_eq!(slot.wait(), after_part);
+            let reply = || Reply::by_entry(slot.clone(), 7);
+            write_back.then(vec![1, 2], reply(), WhenCrowded::Refuse, answer);
+            assert_eq!(slot.wait(), refused);
+            write_back.then(vec![1, 2], reply(), WhenCrowded::AnswerAtOnce, answer);
+            assert_eq!(slot.wait(), done);
+            write_back.part_then(1, (0, 4096), reply(), answer);
+            assert_eq!(slot.wait(), done);
         }
     }
 }

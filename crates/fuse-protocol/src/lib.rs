@@ -79,7 +79,7 @@ pub use encoding::{
     SetXattr, SetXattrForm, decode_device, dirent_bytes, encode_device, put_dirent, put_xattr,
 };
 pub use interrupts::Watched;
-pub use kernel_write_back::KernelWriteBack;
+pub use kernel_write_back::{KernelWriteBack, WhenCrowded};
 pub use message::{Arguments, Output};
 pub use mount::{Access, DeviceMount, MountArguments, Mounter, UnmountMode, mount_types, sync, unmount};
 pub use negotiation::{InitRequest, Negotiated, RequestLimits};

@@ -8,6 +8,7 @@ use std::{
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
     process::{Command, Stdio},
+    sync::Barrier,
     thread,
 };
 
@@ -174,45 +175,59 @@ fn many_threads_are_answered_over_each_transport() {
     }
 }
 
+/// Number of rounds of each thread that waits for write-backs.
+const ROUNDS: usize = 1;
+
 /// Answers that wait for the kernel's write-back keep their entries of io_uring, and the writes need other ones. All threads
-/// run on one processor, whose queue has fewer entries than there are threads.
+/// run on one processor, whose queue has fewer entries than there are threads, and ask while a large file is written back.
 #[test]
 fn more_waiting_answers_than_entries_block_nobody() {
-    const THREADS: usize = 150;
-    needs_fuse!();
+    const THREADS: usize = 280;
+    needs_fuse!("taskset");
     for transport in transports() {
-        let mut bench = mounted(transport);
-        let direct = || OpenOptions::new().write(true).custom_flags(OFlags::DIRECT.bits() as i32).clone();
+        let mut bench = Bench::new(256, &[]);
+        let mut on_one = Command::new("taskset");
+        on_one.args(["-c", "0"]);
+        bench.try_mount_with(on_one, transport.option()).unwrap();
         fs::write(bench.path("direct"), vec![1; THREADS * 4096]).unwrap();
         File::open(bench.path("direct")).unwrap().sync_all().unwrap();
         fs::read(bench.path("direct")).unwrap();
+        let barrier = Barrier::new(THREADS);
         thread::scope(|scope| {
             for number in 0..THREADS {
-                let bench = &bench;
-                scope.spawn(move || {
-                    let mut processors = rustix::thread::CpuSet::new();
-                    processors.set(0);
-                    rustix::thread::sched_setaffinity(None, &processors).unwrap();
-                    let mut file = File::create(bench.path(&format!("{number}"))).unwrap();
-                    for round in 1..=5 {
-                        // The kernel has it, and the mount does not.
-                        file.write_all(&[7; 10_000]).unwrap();
-                        match file.seek(SeekFrom::Start(0)).and_then(|_| first_hole(&file)) {
-                            Ok(hole) => assert_eq!(hole, round * 10_000),
-                            Err(error) => assert_eq!(error.raw_os_error(), Some(Errno::AGAIN.raw_os_error())),
-                        }
-                        file.seek(SeekFrom::End(0)).unwrap();
-                        let direct = direct().open(bench.path("direct")).unwrap();
-                        with_aligned(4096, |buffer| {
-                            buffer.fill(round as u8);
-                            direct.write_all_at(buffer, number as u64 * 4096).unwrap();
-                        });
-                    }
-                });
+                let (bench, barrier) = (&bench, &barrier);
+                scope.spawn(move || wait_for_write_backs(bench, barrier, number));
             }
         });
-        assert!(fs::read(bench.path("direct")).unwrap() == vec![5; THREADS * 4096]);
+        assert!(fs::read(bench.path("direct")).unwrap() == vec![ROUNDS as u8; THREADS * 4096]);
         bench.unmount_clean();
+    }
+}
+
+/// Asks for a hole in a file that the kernel has not written back, and writes directly to one that it has cached.
+fn wait_for_write_backs(bench: &Bench, barrier: &Barrier, number: usize) {
+    let mut processors = rustix::thread::CpuSet::new();
+    processors.set(0);
+    rustix::thread::sched_setaffinity(None, &processors).unwrap();
+    let mut file = File::create(bench.path(&format!("{number}"))).unwrap();
+    let bytes = if number == 0 { 16 << 20 } else { 10_000 };
+    for round in 1..=ROUNDS {
+        file.write_all(&vec![7; bytes]).unwrap();
+        barrier.wait();
+        match first_hole(&file) {
+            Ok(hole) => assert_eq!(hole, (round * bytes) as u64),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(Errno::AGAIN.raw_os_error())),
+        }
+        file.seek(SeekFrom::End(0)).unwrap();
+        let direct = OpenOptions::new()
+            .write(true)
+            .custom_flags(OFlags::DIRECT.bits() as i32)
+            .open(bench.path("direct"))
+            .unwrap();
+        with_aligned(4096, |buffer| {
+            buffer.fill(round as u8);
+            direct.write_all_at(buffer, number as u64 * 4096).unwrap();
+        });
     }
 }
 

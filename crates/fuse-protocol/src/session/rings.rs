@@ -29,10 +29,12 @@ use crate::{
     uring::{self, Deferrals, Entry, Refused, Ring, Slot},
 };
 
-/// Number of entries of a queue, and of all queues together. Untouched ones take address space, but no memory.
-const QUEUE_ENTRIES_MAX: usize = 64;
+/// Number of entries of a queue. While writers wait for their turn in more of them, readers wait, too.
+const QUEUE_ENTRIES_MAX: usize = 256;
 const QUEUE_ENTRIES_MIN: usize = 8;
-const ENTRIES_MAX: usize = 1024;
+/// Number of entries of all queues, if each can have its minimum: the ring of each entry in use is an open file, of which
+/// many hosts allow 1024. Untouched entries take address space, but no memory.
+const ENTRIES_MAX: usize = 512;
 /// Number of entries of a queue that are never used for answers that wait for other requests.
 const ENTRIES_FREE: usize = 2;
 /// Minimum payload of an entry in bytes (`FUSE_MIN_READ_BUFFER`).

@@ -8,7 +8,7 @@ use f2fs::{
     units::{Ino, Time},
 };
 use fuse_protocol::{
-    Errno, Output, Request, Response,
+    Errno, Output, Request, Response, WhenCrowded,
     abi::{self, valid},
     encode_device,
 };
@@ -30,20 +30,29 @@ impl Adapter {
                 let files = self.cache.to_write_back(ino);
                 let nodes = files.iter().map(|ino| self.node(*ino)).collect();
                 let cache = self.cache.clone();
-                self.kernel_write_back_for_space.then(nodes, response.defer(), move |output| {
-                    cache.written_back(ino, &files)?;
-                    put_attr(
-                        &stat_before_write(&fs, caching, caller, ino)?,
-                        block_bytes,
-                        NO_VALIDITY,
-                        output,
-                    );
-                    Ok(())
-                });
+                let reply = response.defer();
+                // If it cannot wait, fsync(2) and close(2) report a lack of space.
+                self.kernel_write_back_for_space.then(
+                    nodes,
+                    reply,
+                    WhenCrowded::AnswerAtOnce,
+                    move |output| {
+                        cache.written_back(ino, &files)?;
+                        put_attr(
+                            &stat_before_write(&fs, caching, caller, ino)?,
+                            block_bytes,
+                            NO_VALIDITY,
+                            output,
+                        );
+                        Ok(())
+                    },
+                );
             }
             // The queue is that of the request to wait for.
             Some(BeforeWrite::Wait) => {
-                self.kernel_write_back.then(Vec::new(), response.defer(), move |output| {
+                let reply = response.defer();
+                // If it cannot wait, fsync(2) and close(2) report that the write came too late.
+                self.kernel_write_back.then(Vec::new(), reply, WhenCrowded::AnswerAtOnce, move |output| {
                     put_attr(
                         &stat_before_write(&fs, caching, caller, ino)?,
                         block_bytes,

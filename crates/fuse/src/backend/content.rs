@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use f2fs::units::Ino;
 use fuse_protocol::{
-    Errno, Output, Request, Response,
+    Errno, Output, Request, Response, WhenCrowded,
     abi::{self, opened},
 };
 use posix::{FileSystem, OpenFor, OpenMode, Result, SyncScope, WriteMode, WriteOrigin};
@@ -154,7 +154,8 @@ impl Adapter {
         };
         if self.fs.has_writer(ino) {
             let fs = self.fs.clone();
-            self.kernel_write_back.then(vec![request.header.node], response.defer(), move |output| {
+            let nodes = vec![request.header.node];
+            self.kernel_write_back.then(nodes, response.defer(), WhenCrowded::Refuse, move |output| {
                 output.put(&seek(&fs, ino, offset, whence)?);
                 Ok(())
             });
@@ -193,10 +194,17 @@ impl Adapter {
             Some(first) => {
                 let nodes = first.iter().map(|ino| self.node(*ino)).collect();
                 let cache = self.cache.clone();
-                self.kernel_write_back_for_space.then(nodes, response.defer(), move |output| {
-                    cache.keep_failures(&first);
-                    answer(output)
-                });
+                let reply = response.defer();
+                // If it cannot wait, fsync(2) and close(2) report a lack of space.
+                self.kernel_write_back_for_space.then(
+                    nodes,
+                    reply,
+                    WhenCrowded::AnswerAtOnce,
+                    move |output| {
+                        cache.keep_failures(&first);
+                        answer(output)
+                    },
+                );
                 Ok(())
             }
         }

@@ -2,7 +2,7 @@
 
 use f2fs::engine::XattrMode;
 use fuse_protocol::{
-    Errno, Output, Request, Response, SetXattr, SetXattrForm,
+    Errno, Output, Request, Response, SetXattr, SetXattrForm, WhenCrowded,
     abi::{self, init_flags},
     put_xattr,
 };
@@ -108,7 +108,8 @@ impl Adapter {
         let (fs, connection, ino) = (self.fs.clone(), self.connection.clone(), self.ino(node));
         let protection = self.cache.begin_protection(ino);
         self.drop_attributes(node);
-        self.kernel_write_back.then(vec![node], response.defer(), move |output| {
+        let reply = response.defer();
+        self.kernel_write_back.then(vec![node], reply, WhenCrowded::Refuse, move |output| {
             if let (ioctl::Request::ReleaseSaved, Some(errno)) = (&asked, protection.failure()) {
                 return Err(errno);
             }
