@@ -20,23 +20,45 @@ pub use entry::Entry;
 pub use memory::Region;
 pub use ring::{Refused, Ring};
 
-/// Returns the number of queues that the kernel wants: one for each possible processor.
+/// Returns the queues that the kernel wants, one for each possible processor, each with the state of its processor.
 ///
 /// # Errors
 /// Those of reading /sys.
-pub fn queues() -> std::io::Result<usize> {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
-    count(list.trim()).ok_or(std::io::ErrorKind::InvalidData.into())
+pub fn queues() -> std::io::Result<Vec<Processor>> {
+    let list = |name: &str| {
+        let list = std::fs::read_to_string(format!("/sys/devices/system/cpu/{name}"))?;
+        numbers(list.trim()).ok_or(std::io::Error::from(std::io::ErrorKind::InvalidData))
+    };
+    let online = list("online")?;
+    let state = |number: &u16| match online.contains(number) {
+        true => Processor::Online,
+        false => Processor::Offline,
+    };
+    // The kernel numbers the queues from 0 on, and selects them by the number of the processor.
+    Ok((0..list("possible")?.len() as u16).map(|number| state(&number)).collect())
 }
 
-/// Returns the number of processors in a list such as `0-3,8`.
-fn count(list: &str) -> Option<usize> {
-    let range = |range: &str| {
+/// State of a processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Processor {
+    /// Programs run on it.
+    Online,
+    /// It could be added.
+    Offline,
+}
+
+/// Returns the numbers in a list of processors such as `0-3,8`.
+fn numbers(list: &str) -> Option<Vec<u16>> {
+    let mut all = Vec::new();
+    for range in list.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last) = (first.parse::<u16>().ok()?, last.parse::<u16>().ok()?);
-        Some(usize::from(last.checked_sub(first)?) + 1)
-    };
-    list.split(',').map(range).sum()
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last {
+            return None;
+        }
+        all.extend(first..=last);
+    }
+    Some(all)
 }
 
 #[cfg(test)]
@@ -44,8 +66,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_of_a_list_are_counted() {
-        assert_eq!([count("0"), count("0-1"), count("0-3,8,10-11")], [Some(1), Some(2), Some(7)]);
-        assert_eq!([count(""), count("3-1"), count("0-x")], [None; 3]);
+    fn lists_of_processors_are_read() {
+        assert_eq!([numbers("0"), numbers("0-1")], [Some(vec![0]), Some(vec![0, 1])]);
+        assert_eq!(numbers("0-2,8,10-11"), Some(vec![0, 1, 2, 8, 10, 11]));
+        assert_eq!([numbers(""), numbers("3-1"), numbers("0-x")], [None, None, None]);
+        let queues = queues().unwrap();
+        assert!(queues.contains(&Processor::Online), "{queues:?}");
     }
 }

@@ -26,13 +26,13 @@ use crate::{
     message::Arguments,
     negotiation::InitRequest,
     pool::Pool,
-    uring::{self, Deferrals, Entry, Refused, Ring, Slot},
+    uring::{self, Deferrals, Entry, Processor, Refused, Ring, Slot},
 };
 
 /// Number of entries of a queue. While writers wait for their turn in more of them, readers wait, too.
 const QUEUE_ENTRIES_MAX: usize = 256;
 const QUEUE_ENTRIES_MIN: usize = 8;
-/// Number of entries of all queues, if each can have its minimum: the ring of each entry in use is an open file, of which
+/// Number of entries for all processors that are online, if each can have its minimum: the ring of each entry in use is an open file, of which
 /// many hosts allow 1024. Untouched entries take address space, but no memory.
 const ENTRIES_MAX: usize = 512;
 /// Number of entries of a queue that are never used for answers that wait for other requests.
@@ -92,8 +92,10 @@ impl<H: Handler> Session<H> {
         let ((tell, prepared), (start, started)) = (mpsc::channel(), mpsc::channel());
         let (session, other_pool) = (self.clone(), pool.clone());
         pool.start_other(move || {
-            let made =
-                session.make_entries(queues).and_then(|entries| Ok((Ring::new(entries.len())?, entries)));
+            let made = session.make_entries(&queues).and_then(|entries| {
+                let ring = Ring::new(entries.iter().map(Vec::len).sum())?;
+                Ok((ring, entries))
+            });
             let (ring, entries) = match made {
                 Ok(made) => made,
                 Err(error) => {
@@ -112,19 +114,18 @@ impl<H: Handler> Session<H> {
         Ok(Reserve { start })
     }
 
-    /// Returns the entries of all queues; those of a queue are adjacent.
-    fn make_entries(&self, queues: usize) -> io::Result<Vec<Entry>> {
+    /// Returns the entries of each queue.
+    fn make_entries(&self, queues: &[Processor]) -> io::Result<Vec<Vec<Entry>>> {
         let payload = self.limits.payload_bytes as usize;
         // The kernel counts in pages, which are larger than 4 KiB on some machines.
         let in_pages = payload / PAGE_BYTES * rustix::param::page_size();
         let payload = payload.max(in_pages).max(PAYLOAD_BYTES_MIN);
-        let each = queue_entries(queues);
-        let of_queue = |queue| {
+        let online = queues.iter().filter(|processor| **processor == Processor::Online).count();
+        let of_queue = |(queue, processor): (usize, &Processor)| {
             let queue = u16::try_from(queue).map_err(|_| io::ErrorKind::Unsupported)?;
-            Entry::map(queue, each, payload)
+            Entry::map(queue, queue_entries(*processor, online), payload)
         };
-        let all = (0..queues).map(of_queue).collect::<io::Result<Vec<_>>>()?;
-        Ok(all.into_iter().flatten().collect())
+        queues.iter().enumerate().map(of_queue).collect()
     }
 
     /// Lends the entries to the kernel, and gives each to a worker when it has its first request.
@@ -132,12 +133,11 @@ impl<H: Handler> Session<H> {
         self: &Arc<Self>,
         pool: &Arc<Pool>,
         mut ring: Ring,
-        entries: Vec<Entry>,
+        entries: Vec<Vec<Entry>>,
     ) -> io::Result<()> {
-        let queues = entries.last().map_or(0, |entry| usize::from(entry.queue()) + 1);
-        let most = queue_entries(queues) - ENTRIES_FREE;
-        let deferrals: Vec<_> = (0..queues).map(|_| Deferrals::new(most)).collect();
-        for entry in entries {
+        let most = |entries: &Vec<Entry>| Deferrals::new(entries.len() - ENTRIES_FREE);
+        let deferrals: Vec<_> = entries.iter().map(most).collect();
+        for entry in entries.into_iter().flatten() {
             ring.register(self.connection.device(), entry)?;
         }
         let mut is_reported = false;
@@ -240,8 +240,12 @@ fn stay_with_callers(processor: usize) {
     }
 }
 
-fn queue_entries(queues: usize) -> usize {
-    (ENTRIES_MAX / queues.max(1)).clamp(QUEUE_ENTRIES_MIN, QUEUE_ENTRIES_MAX)
+/// Returns the number of entries of a queue, while this many processors are online.
+fn queue_entries(processor: Processor, online: usize) -> usize {
+    match processor {
+        Processor::Online => (ENTRIES_MAX / online.max(1)).clamp(QUEUE_ENTRIES_MIN, QUEUE_ENTRIES_MAX),
+        Processor::Offline => QUEUE_ENTRIES_MIN,
+    }
 }
 
 /// Returns true if the kernel returned an entry because the file system was unmounted or its connection aborted.
@@ -250,4 +254,16 @@ fn has_ended(error: &io::Error) -> bool {
     errno.is_some_and(|errno| {
         [Errno::NOTCONN, Errno::CONNABORTED, Errno::NODEV, Errno::CANCELED].contains(&errno)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_divided_among_the_processors_that_are_online() {
+        let of = |online| queue_entries(Processor::Online, online);
+        assert_eq!([of(1), of(2), of(16), of(64), of(1000)], [256, 256, 32, 8, 8]);
+        assert_eq!(queue_entries(Processor::Offline, 2), 8);
+    }
 }
