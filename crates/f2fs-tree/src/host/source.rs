@@ -43,6 +43,8 @@ const AHEAD_BYTES: u64 = 256 << 10;
 /// Maximum number of directories kept open at once. Those further up are reopened through `..` when the walk
 /// returns.
 const OPEN_MAX: usize = 128;
+/// Maximum number of looks at a name that other programs give to another object meanwhile.
+const TRIES: u32 = 100;
 /// Maximum size of an attribute's value on Linux, in bytes.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
@@ -85,6 +87,14 @@ struct Listing {
     arena: Vec<u8>,
     /// Offsets of the remaining names in `arena`, the next one last.
     names: Vec<u32>,
+}
+
+/// The result of one look at a name.
+enum Look {
+    Found(Box<Entry>),
+    Skipped,
+    /// Another object took the name meanwhile.
+    Replaced,
 }
 
 struct OpenFile {
@@ -204,7 +214,7 @@ impl DirSource {
                 continue;
             };
             let name = CString::new(name_at(&top.arena, at)).expect("names end at their NUL");
-            if let Some(entry) = self.entry_of(name)? {
+            if let Some(entry) = self.entry_of(&name)? {
                 return Ok(Some((entry, self.open.take())));
             }
         }
@@ -235,68 +245,126 @@ impl DirSource {
     }
 
     /// Returns the entry of a name in the top directory, or None if it is skipped.
-    fn entry_of(&mut self, name: CString) -> Result<Option<Entry>> {
-        let parent = self.path.len();
+    fn entry_of(&mut self, name: &CStr) -> Result<Option<Entry>> {
         let path = joined(&self.path, name.to_bytes());
-        let stat =
-            host::statat(self.top(), &name, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| self.failed(&path, e))?;
-        let mut meta = metadata(&stat);
-        let file_type = FileType::from_raw_mode(stat.st_mode);
-        let id = host_id(&stat);
+        for _ in 0..TRIES {
+            let stat = self.stat_of(name, &path)?;
+            match self.look_at(name, &path, &stat)? {
+                Look::Found(entry) => return Ok(Some(*entry)),
+                Look::Skipped => return Ok(None),
+                Look::Replaced => {}
+            }
+        }
+        Err(replaced(&self.root, &path))
+    }
+
+    fn stat_of(&self, name: &CStr, path: &[u8]) -> Result<Stat> {
+        host::statat(self.top(), name, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| self.failed(path, errno))
+    }
+
+    /// Reads the object under a name in the top directory, which had the status `seen`.
+    fn look_at(&mut self, name: &CStr, path: &[u8], seen: &Stat) -> Result<Look> {
+        let file_type = FileType::from_raw_mode(seen.st_mode);
+        let id = host_id(seen);
         let role = if file_type == FileType::Directory { Role::Directory } else { Role::Leaf };
-        if self.left_out.contains(&id) || self.exclusion.matches(&path, role) {
+        if self.left_out.contains(&id) || self.exclusion.matches(path, role) {
+            return Ok(Look::Skipped);
+        }
+        let may_be_linked = seen.st_nlink > 1 && file_type != FileType::Directory;
+        if let Some(to) = self.links.get(&id).filter(|_| may_be_linked) {
+            let (kind, meta) = (Kind::HardLink { to: to.clone() }, metadata(seen));
+            return Ok(Look::Found(Box::new(Entry { path: path.to_vec(), kind, meta })));
+        }
+        let read = match file_type {
+            FileType::Directory => self.open_directory(name, path, seen)?,
+            FileType::RegularFile if seen.st_size != 0 => self.open_file(name, path, seen)?,
+            _ => self.read_by_name(name, path, seen)?,
+        };
+        let Some((kind, meta)) = read else { return Ok(Look::Replaced) };
+        if may_be_linked {
+            self.links.insert(id, path.to_vec());
+        }
+        Ok(Look::Found(Box::new(Entry { path: path.to_vec(), kind, meta })))
+    }
+
+    /// Enters a directory. Returns None if it is not the one that was seen under this name.
+    fn open_directory(&mut self, name: &CStr, path: &[u8], seen: &Stat) -> Result<Option<(Kind, Metadata)>> {
+        let parent = self.path.len();
+        let Some((fd, meta, _)) = self.open_seen(name, path, DIRECTORY, seen)? else { return Ok(None) };
+        self.path = path.to_vec();
+        self.enter(fd, parent)?;
+        Ok(Some((Kind::Directory, meta)))
+    }
+
+    /// Opens a file with data, and its ranges that are not holes. Returns None if it is not the file that was seen under this
+    /// name.
+    fn open_file(&mut self, name: &CStr, path: &[u8], seen: &Stat) -> Result<Option<(Kind, Metadata)>> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let Some((fd, meta, stat)) = self.open_seen(name, path, flags, seen)? else { return Ok(None) };
+        let size = stat.st_size as u64;
+        // Only a file with fewer blocks than its size needs can have holes that matter.
+        let sparse = (stat.st_blocks as u64).saturating_mul(512) < size;
+        let whole = std::iter::once(0..size).collect();
+        let data = match sparse {
+            true => data_ranges(&fd, size).map_err(|errno| self.failed(path, errno))?,
+            false => whole,
+        };
+        if size > LISTING_BYTES as u64 {
+            // This is advice: nothing is lost if the host ignores it.
+            let _ = host::fadvise(&fd, 0, None, Advice::Sequential);
+        }
+        let dense = data == [Range { start: 0, end: size }];
+        let runs = data.iter().rev().cloned().collect();
+        self.open = Some(OpenFile { fd, path: path.to_vec(), data: runs });
+        Ok(Some((Kind::File { size, data: (!dense).then_some(data) }, meta)))
+    }
+
+    /// Reads an object that needs no open file. Returns None if the name does not lead to the one that was seen.
+    fn read_by_name(&mut self, name: &CStr, path: &[u8], seen: &Stat) -> Result<Option<(Kind, Metadata)>> {
+        let failed = |errno| host_error(&self.root, path, errno);
+        let mut meta = metadata(seen);
+        meta.xattrs = xattrs(&Attributed::named(self.top(), name)).map_err(failed)?;
+        let number = DeviceNumber { major: host::major(seen.st_rdev), minor: host::minor(seen.st_rdev) };
+        let kind = match FileType::from_raw_mode(seen.st_mode) {
+            FileType::RegularFile => Kind::File { size: 0, data: None },
+            FileType::Symlink => match host::readlinkat(self.top(), name, Vec::new()) {
+                Ok(target) => Kind::Symlink { target: target.into_bytes() },
+                // It is a link no more.
+                Err(Errno::INVAL) => return Ok(None),
+                Err(errno) => return Err(failed(errno)),
+            },
+            FileType::CharacterDevice => Kind::CharDevice(number),
+            FileType::BlockDevice => Kind::BlockDevice(number),
+            FileType::Fifo => Kind::Fifo,
+            FileType::Socket => Kind::Socket,
+            _ => return Err(failed(Errno::INVAL)),
+        };
+        let stays = is_same(seen, &self.stat_of(name, path)?);
+        Ok(stays.then_some((kind, meta)))
+    }
+
+    /// Opens a name in the top directory. Returns its metadata and its status through the handle, or None if it is not the
+    /// object that was seen under this name.
+    fn open_seen(
+        &mut self,
+        name: &CStr,
+        path: &[u8],
+        flags: OFlags,
+        seen: &Stat,
+    ) -> Result<Option<(OwnedFd, Metadata, Stat)>> {
+        let fd = match self.open_at(name, flags) {
+            // A link, or no directory any more.
+            Err(Errno::LOOP | Errno::NOTDIR) => return Ok(None),
+            opened => opened.map_err(|errno| self.failed(path, errno))?,
+        };
+        let failed = |errno| host_error(&self.root, path, errno);
+        let stat = host::fstat(&fd).map_err(failed)?;
+        if !is_same(seen, &stat) {
             return Ok(None);
         }
-        if stat.st_nlink > 1 && file_type != FileType::Directory {
-            if let Some(to) = self.links.get(&id) {
-                return Ok(Some(Entry { path, kind: Kind::HardLink { to: to.clone() }, meta }));
-            }
-            self.links.insert(id, path.clone());
-        }
-        let failed = |source: &Self, errno| source.failed(&path, errno);
-        let number = DeviceNumber { major: host::major(stat.st_rdev), minor: host::minor(stat.st_rdev) };
-        // An entry that is opened anyway gives its attributes through the handle, any other through its name.
-        let by_name = |source: &Self| {
-            let named = Attributed::named(source.top(), &name);
-            xattrs(&named).map_err(|errno| failed(source, errno))
-        };
-        let kind = match file_type {
-            FileType::Directory => {
-                let fd = self.open_at(&name, DIRECTORY).map_err(|errno| failed(self, errno))?;
-                meta.xattrs = xattrs(&Attributed::Open(&fd)).map_err(|errno| failed(self, errno))?;
-                self.path = path.clone();
-                self.enter(fd, parent)?;
-                Kind::Directory
-            }
-            FileType::RegularFile if stat.st_size == 0 => {
-                meta.xattrs = by_name(self)?;
-                Kind::File { size: 0, data: None }
-            }
-            FileType::RegularFile => {
-                let (fd, data) = self.open_file(&name, &stat).map_err(|errno| failed(self, errno))?;
-                meta.xattrs = xattrs(&Attributed::Open(&fd)).map_err(|errno| failed(self, errno))?;
-                let size = stat.st_size as u64;
-                let dense = data == [Range { start: 0, end: size }];
-                let runs = data.iter().rev().cloned().collect();
-                self.open = Some(OpenFile { fd, path: path.clone(), data: runs });
-                Kind::File { size, data: (!dense).then_some(data) }
-            }
-            other => {
-                meta.xattrs = by_name(self)?;
-                match other {
-                    FileType::Symlink => {
-                        let target = host::readlinkat(self.top(), &name, Vec::new());
-                        Kind::Symlink { target: target.map_err(|errno| failed(self, errno))?.into_bytes() }
-                    }
-                    FileType::CharacterDevice => Kind::CharDevice(number),
-                    FileType::BlockDevice => Kind::BlockDevice(number),
-                    FileType::Fifo => Kind::Fifo,
-                    FileType::Socket => Kind::Socket,
-                    _ => return Err(failed(self, Errno::INVAL)),
-                }
-            }
-        };
-        Ok(Some(Entry { path, kind, meta }))
+        let mut meta = metadata(&stat);
+        meta.xattrs = xattrs(&Attributed::Open(&fd)).map_err(failed)?;
+        Ok(Some((fd, meta, stat)))
     }
 
     /// Opens a name in the top directory, without changing its time of last access where that is allowed.
@@ -314,20 +382,6 @@ impl DirSource {
             }
             opened => opened,
         }
-    }
-
-    /// Opens a file with data. Returns it with the ranges that are not holes.
-    fn open_file(&mut self, name: &CStr, stat: &Stat) -> Result<(OwnedFd, Vec<Range<u64>>), Errno> {
-        let fd = self.open_at(name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK)?;
-        let size = stat.st_size as u64;
-        // Only a file with fewer blocks than its size needs can have holes that matter.
-        let sparse = (stat.st_blocks as u64).saturating_mul(512) < size;
-        let data = if sparse { data_ranges(&fd, size)? } else { std::iter::once(0..size).collect() };
-        if size > LISTING_BYTES as u64 {
-            // This is advice: nothing is lost if the host ignores it.
-            let _ = host::fadvise(&fd, 0, None, Advice::Sequential);
-        }
-        Ok((fd, data))
     }
 }
 
@@ -463,6 +517,12 @@ fn host_id(stat: &Stat) -> HostId {
     HostId { device: stat.st_dev, ino: stat.st_ino }
 }
 
+/// Returns true if two statuses are those of one object. An inode number may be used again, for an object of another type.
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    let file_type = |stat: &Stat| FileType::from_raw_mode(stat.st_mode);
+    host_id(one) == host_id(other) && file_type(one) == file_type(other)
+}
+
 fn metadata(stat: &Stat) -> Metadata {
     let time = |seconds, nanoseconds| Time { seconds, nanoseconds };
     Metadata {
@@ -486,3 +546,11 @@ fn shrunk(root: &[u8], path: &[u8]) -> Error {
     let source = io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was read");
     Error::Host { path: shown(root, path), source }
 }
+
+fn replaced(root: &[u8], path: &[u8]) -> Error {
+    let source = io::Error::other("the file was replaced again and again while it was read");
+    Error::Host { path: shown(root, path), source }
+}
+
+#[cfg(test)]
+mod tests;
