@@ -256,6 +256,12 @@ impl Segments {
         self.entries[segment.index()].count
     }
 
+    /// Returns true if the SIT entry of a segment has an impossible type, or another count than its map.
+    pub fn contradicts_itself(&self, segment: SegNo) -> bool {
+        let marked: u32 = self.maps(segment).0.iter().map(|byte| byte.count_ones()).sum();
+        self.kind(segment).is_none() || u32::from(self.count(segment)) != marked
+    }
+
     /// The maps of a segment: valid and claimed.
     pub fn maps(&self, segment: SegNo) -> (&[u8], &[u8]) {
         let range = segment.index() * MAP_BYTES..(segment.index() + 1) * MAP_BYTES;

@@ -70,12 +70,17 @@ impl Checker<'_> {
         for segment in self.segments.all() {
             let mut blocks = self.segments.unused(segment);
             let is_old = old.contains(&self.sit_block(segment));
+            let is_doubtful = self.segments.contradicts_itself(segment);
             blocks.retain(|addr| {
                 if is_old {
                     return true;
                 }
                 let Some(owned) = self.summaries.owner(&self.io, *addr) else { return true };
                 let Some(odd) = self.odd.get_mut(&(owned.owner.nid, owned.owner.offset)) else { return true };
+                // Other content in a block of the SIT marks old blocks.
+                if is_doubtful && odd.fault.is_some() {
+                    return true;
+                }
                 // A segment of nodes has no data.
                 if odd.original.is_some() || self.segments.content(segment) == Some(Content::Node) {
                     return true;

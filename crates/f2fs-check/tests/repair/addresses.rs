@@ -2,19 +2,21 @@
 
 use f2fs::{
     engine::{Caller, Engine, NewNode},
-    units::{BlockAddr, Ino},
+    units::{BlockAddr, Ino, SegNo},
 };
 
 use crate::{
     ROOT,
     directories::{all_paths, faults_after_repair},
-    repair_of,
+    repair_of, support,
     volume::{BLOCK, Damaged},
 };
 
 const FEATURES: &str = "extra_attr,inode_checksum";
 /// Addresses in a sector of a node.
 const WORDS: usize = 128;
+/// Byte offset of the extent in an inode.
+const EXTENT: usize = 348;
 /// An address outside the main area.
 const OUTSIDE: u32 = 0x5A5A_5A5A;
 
@@ -96,4 +98,44 @@ fn a_cleared_address_of_a_block_is_a_loss() {
     d.put(d.ssa(segment), 7 * usize::from(offset), &[0; 7]);
     let losses = repair_of(&d.device).losses;
     assert!(losses.iter().any(|loss| loss.starts_with("up to 1 blocks of files are lost")), "{losses:?}");
+}
+
+#[test]
+fn a_reserved_place_stays_while_a_damaged_entry_of_the_sit_marks_its_old_block() {
+    let d = sound();
+    let plain = d.ino("/plain");
+    let (segment, offset) = d.position(d.data(plain, 3));
+    let (block, at) = d.sit_place(segment);
+    let entry = d.block(block)[at..at + 66].to_vec();
+    let (byte, bit) = (2 + usize::from(offset) / 8, 0x80 >> (offset % 8));
+    let count = u16::from_le_bytes([entry[0], entry[1]]) - 1;
+    d.put_sit(segment, 0, &count.to_le_bytes());
+    d.put_sit(segment, byte, &[entry[byte] ^ bit]);
+    let addrs_at = d.volume().inode(plain).unwrap().layout().addrs_at();
+    d.put_inode(plain, EXTENT, &[0; 12]);
+    d.put_inode(plain, addrs_at + 4 * 3, &BlockAddr::NEW.0.to_le_bytes());
+    assert!(support::report(d.device.clone()).is_clean());
+    let paths = all_paths(&d);
+    // The entry marks the block again, and does not count it.
+    d.put_sit(segment, byte, &[entry[byte]]);
+    assert_eq!(faults_after_repair(&d, &paths), Vec::<String>::new());
+}
+
+#[test]
+fn an_address_stays_while_a_damaged_entry_of_the_sit_marks_an_old_block_of_its_place() {
+    let d = Damaged::new();
+    let (segment, offset) = d.position(d.data(d.ino("/plain"), 0));
+    let geometry = *d.volume().geometry();
+    let is_free = |segment: &SegNo| d.sit(*segment).valid_blocks == 0 && !d.is_log(*segment);
+    let free = (0..geometry.segments).map(SegNo).find(is_free).expect("a free segment");
+    d.move_data(free);
+    d.put(geometry.block(free, 0), 0, &[9; BLOCK]);
+    assert!(support::report(d.device.clone()).is_clean());
+    let paths = all_paths(&d);
+    // The summary of the new block is damaged, and the entry marks the old one, without counting it.
+    d.put(d.ssa(free), 0, &60_000u32.to_le_bytes());
+    let (block, at) = d.sit_place(segment);
+    let byte = 2 + usize::from(offset) / 8;
+    d.put_sit(segment, byte, &[d.block(block)[at + byte] | 0x80 >> (offset % 8)]);
+    assert_eq!(faults_after_repair(&d, &paths), Vec::<String>::new());
 }
