@@ -52,6 +52,7 @@ pub use attributes::{Change, TimesFrom};
 pub use content::{OpenFor, OpenMode, WriteMode, WriteOrigin};
 pub use f2fs::engine::{Limits, SyncScope};
 use keys::KeyUsers;
+pub use rest::Call;
 pub use settings::{Atime, FsyncMode, SelinuxLabels, Settings};
 pub use shown_owner::ShownOwner;
 pub use xattrs::GroupIdBit;

@@ -30,7 +30,7 @@ pub use credentials::Credentials;
 pub use encryption::{Claims, EncryptionRequest, KeyStatus, Removal};
 pub use errno::Errno;
 pub use file_system::{
-    Atime, Change, FileSystem, FsyncMode, GroupIdBit, Limits, OpenFor, OpenMode, Result, SelinuxLabels,
+    Atime, Call, Change, FileSystem, FsyncMode, GroupIdBit, Limits, OpenFor, OpenMode, Result, SelinuxLabels,
     Settings, ShownOwner, SyncScope, TimesFrom, WriteMode, WriteOrigin,
 };
 pub use idle::{BackgroundGc, IdleWork};

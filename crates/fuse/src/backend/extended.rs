@@ -58,31 +58,29 @@ impl Adapter {
         }
         let memory = CallerMemory { pid: request.header.pid, address: argument };
         if let Some(asked) = VerityRequest::parse(command, data, memory)? {
-            if asked.changes() && self.is_remounted_read_only() {
-                return Err(Errno::ROFS);
-            }
+            let is_refused = || asked.changes() && self.is_remounted_read_only();
+            let call = self.fs.begin_call(caller, &is_refused)?;
             let watched = request.watch();
-            let answer = self.fs.verity_ioctl(caller, ino, asked, memory, &|| watched.is_interrupted())?;
+            let is_interrupted = || watched.is_interrupted();
+            let answer = self.fs.verity_ioctl_within(&call, ino, asked, memory, &is_interrupted)?;
             response.output.put(&abi::IoctlOut { result: answer.result, ..Default::default() });
             response.output.extend(&answer.bytes);
             self.drop_attributes(request.header.node);
             return Ok(());
         }
         if let Some(asked) = EncryptionRequest::parse(command, data, memory)? {
-            if asked.changes() && self.is_remounted_read_only() {
-                return Err(Errno::ROFS);
-            }
-            put_ioctl(&self.fs.encryption_ioctl(caller, ino, asked, memory)?, &mut response.output);
+            let is_refused = || asked.changes() && self.is_remounted_read_only();
+            let call = self.fs.begin_call(caller, &is_refused)?;
+            put_ioctl(&self.fs.encryption_ioctl_within(&call, ino, asked, memory)?, &mut response.output);
             self.drop_attributes(request.header.node);
             return Ok(());
         }
         let asked = ioctl::Request::parse(command, data).ok_or(Errno::NOTTY)?;
-        if asked.changes() && self.is_remounted_read_only() {
-            return Err(Errno::ROFS);
-        }
+        let is_refused = || asked.changes() && self.is_remounted_read_only();
+        let call = self.fs.begin_call(caller, &is_refused)?;
         if let ioctl::Request::Trim(range) = asked {
             let watched = request.watch();
-            let trimmed = self.fs.trim(caller, range, &|| watched.is_interrupted())?;
+            let trimmed = self.fs.trim_within(&call, range, &|| watched.is_interrupted())?;
             put_ioctl(&range.done(trimmed), &mut response.output);
             return Ok(());
         }
@@ -90,7 +88,7 @@ impl Adapter {
             self.protect(asked, request.header.node, (caller, use_of(handle)), response);
             return Ok(());
         }
-        put_ioctl(&self.fs.ioctl(caller, ino, use_of(handle), &asked)?, &mut response.output);
+        put_ioctl(&self.fs.ioctl_within(&call, ino, use_of(handle), &asked)?, &mut response.output);
         // Flags are attributes, and the kernel does not know that setting them changes others.
         self.drop_attributes(request.header.node);
         Ok(())
@@ -106,14 +104,16 @@ impl Adapter {
         response: &mut Response,
     ) {
         let (fs, connection, ino) = (self.fs.clone(), self.connection.clone(), self.ino(node));
-        let protection = self.cache.begin_protection(ino);
+        let (device, protection) = (self.device, self.cache.begin_protection(ino));
         self.drop_attributes(node);
         let reply = response.defer();
         self.kernel_write_back.then(vec![node], reply, WhenCrowded::Refuse, move |output| {
             if let (ioctl::Request::ReleaseSaved, Some(errno)) = (&asked, protection.failure()) {
                 return Err(errno);
             }
-            put_ioctl(&fs.ioctl(caller, ino, open_for, &asked)?, output);
+            // The mount may have become read-only while the kernel wrote.
+            let call = fs.begin_call(caller, &|| is_read_only(device))?;
+            put_ioctl(&fs.ioctl_within(&call, ino, open_for, &asked)?, output);
             let _ = connection.invalidate_attributes(node);
             Ok(())
         });
@@ -122,9 +122,12 @@ impl Adapter {
     /// Returns true if the file system was remounted read-only (`mount -o remount,ro`). The kernel enforces
     /// that itself except for requests that it does not know to be changes.
     pub(super) fn is_remounted_read_only(&self) -> bool {
-        let is_read_only = |device| block::mounts().is_ok_and(|all| mounts::is_read_only(&all, device));
-        self.device.is_some_and(is_read_only)
+        is_read_only(self.device)
     }
+}
+
+fn is_read_only(device: Option<(u32, u32)>) -> bool {
+    device.is_some_and(|device| block::mounts().is_ok_and(|all| mounts::is_read_only(&all, device)))
 }
 
 fn put_ioctl(answer: &[u8], output: &mut Output) {

@@ -161,11 +161,11 @@ impl FileSystem {
         range: TrimRange,
         is_interrupted: &dyn Fn() -> bool,
     ) -> Result<u64> {
-        self.trim_within(&self.begin_call(caller), range, is_interrupted)
+        self.trim_within(&self.begin_call(caller, &|| false)?, range, is_interrupted)
     }
 
     /// [Discards free blocks](Self::trim) within a call.
-    pub(super) fn trim_within(
+    pub fn trim_within(
         &self,
         call: &Call<'_>,
         range: TrimRange,

@@ -27,7 +27,18 @@ impl FileSystem {
         open_for: OpenFor,
         request: &Request,
     ) -> Result<Vec<u8>> {
-        let call = self.begin_call(caller);
+        self.ioctl_within(&self.begin_call(caller, &|| false)?, ino, open_for, request)
+    }
+
+    /// Executes an [ioctl](Self::ioctl) within a call.
+    pub fn ioctl_within(
+        &self,
+        call: &Call<'_>,
+        ino: Ino,
+        open_for: OpenFor,
+        request: &Request,
+    ) -> Result<Vec<u8>> {
+        let caller = call.caller;
         let stat = self.stat(ino)?;
         let blocks = |blocks: u64| blocks.to_ne_bytes().to_vec();
         let owns = caller.uid == stat.uid || caller.has(Capability::Fowner);
@@ -50,16 +61,16 @@ impl FileSystem {
             Request::SetLabel(_) if !caller.has(Capability::SysAdmin) => {
                 return Err(Errno::PERM);
             }
-            Request::SetLabel(ref text) => return self.set_label(&call, text).map(|()| Vec::new()),
+            Request::SetLabel(ref text) => return self.set_label(call, text).map(|()| Vec::new()),
             Request::Trim(range) => {
-                return self.trim_within(&call, range, &|| false).map(|trimmed| range.done(trimmed));
+                return self.trim_within(call, range, &|| false).map(|trimmed| range.done(trimmed));
             }
             Request::Defragment(_) | Request::Resize(_) if !caller.has(Capability::SysAdmin) => {
                 return Err(Errno::PERM);
             }
-            Request::Resize(blocks) => return self.grow(&call, blocks).map(|()| Vec::new()),
+            Request::Resize(blocks) => return self.grow(call, blocks).map(|()| Vec::new()),
             Request::Defragment(range) => {
-                return self.defragment(&call, ino, range).map(|moved| range.done(moved));
+                return self.defragment(call, ino, range).map(|moved| range.done(moved));
             }
             Request::SetCompression { .. } if open_for == OpenFor::Reading => return Err(Errno::BADF),
             Request::SetCompression { algorithm, log_cluster_blocks } => {

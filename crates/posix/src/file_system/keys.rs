@@ -59,7 +59,18 @@ impl FileSystem {
         request: EncryptionRequest,
         memory: CallerMemory,
     ) -> Result<Vec<u8>> {
-        let call = self.begin_call(caller);
+        self.encryption_ioctl_within(&self.begin_call(caller, &|| false)?, ino, request, memory)
+    }
+
+    /// Executes an [ioctl of fscrypt](Self::encryption_ioctl) within a call.
+    pub fn encryption_ioctl_within(
+        &self,
+        call: &Call<'_>,
+        ino: Ino,
+        request: EncryptionRequest,
+        memory: CallerMemory,
+    ) -> Result<Vec<u8>> {
+        let caller = call.caller;
         if !self.read_lock()?.superblock().features.has(Features::ENCRYPT) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -77,7 +88,7 @@ impl FileSystem {
                 Ok(encryption::status(&name, status))
             }
             EncryptionRequest::SetPolicy(policy) => {
-                self.set_policy(&call, ino, &policy)?;
+                self.set_policy(call, ino, &policy)?;
                 Ok(Vec::new())
             }
             EncryptionRequest::GetPolicy => encryption::give_policy(&self.policy(ino)?, memory),

@@ -10,7 +10,7 @@ use crate::{Errno, volume_lock::Writing};
 ///
 /// Each part of the call locks the volume by a method of this type. So a call that began before the volume came to
 /// [rest](FileSystem::rest) ends with its current part, and does not end the rest.
-pub(super) struct Call<'a> {
+pub struct Call<'a> {
     fs: &'a FileSystem,
     /// The caller.
     pub(super) caller: Credentials,
@@ -50,9 +50,15 @@ impl<'a> Call<'a> {
 }
 
 impl FileSystem {
-    /// Begins a call, before it waits for anything.
-    pub(super) fn begin_call(&self, caller: Credentials) -> Call<'_> {
-        Call { fs: self, caller, rests: self.rests.load(Ordering::Relaxed) }
+    /// Begins a call, before it waits for anything. If the call changes something, `is_refused` returns true if the front
+    /// end is read-only. It is asked after the call has begun: a front end that becomes read-only afterwards comes to
+    /// [rest](Self::rest) during the call.
+    ///
+    /// # Errors
+    /// `EROFS` if `is_refused` returns true.
+    pub fn begin_call(&self, caller: Credentials, is_refused: &dyn Fn() -> bool) -> Result<Call<'_>> {
+        let call = Call { fs: self, caller, rests: self.rests.load(Ordering::Relaxed) };
+        if is_refused() { Err(Errno::ROFS) } else { Ok(call) }
     }
 
     /// Makes everything durable and leaves the volume on the device as an unmount does, after the front end has become
@@ -218,6 +224,26 @@ mod tests {
             fs.allocate(USER, ino, hole, 64 << 10, PUNCH_HOLE_AND_KEEP_SIZE).unwrap();
         }
         (mounted, ino, end)
+    }
+
+    /// The mount table is asked, and the mount becomes read-only at once.
+    #[test]
+    fn a_front_end_that_becomes_read_only_after_it_was_asked_ends_the_call() {
+        let mounted = Mounted::new(64 << 20);
+        let (fs, root, changes) = (&mounted.fs, mounted.root, &mounted.changes);
+        let mut label = [0; 256];
+        label[..3].copy_from_slice(b"new");
+        let request = Request::parse(0x4100_9432, &label).unwrap();
+        mounted.create(b"file");
+        let call = fs.begin_call(USER, &|| {
+            fs.rest().unwrap();
+            false
+        });
+        let before = changes.load(Ordering::Relaxed);
+        let done = call.and_then(|call| fs.ioctl_within(&call, root, OpenFor::Reading, &request));
+        assert_eq!((done, changes.load(Ordering::Relaxed)), (Err(Errno::ROFS), before));
+        assert_eq!(fs.begin_call(USER, &|| true).map(drop), Err(Errno::ROFS));
+        fs.ioctl(USER, root, OpenFor::Reading, &request).unwrap();
     }
 
     #[test]

@@ -40,13 +40,25 @@ impl FileSystem {
         memory: CallerMemory,
         is_interrupted: &dyn Fn() -> bool,
     ) -> Result<VerityAnswer> {
-        let call = self.begin_call(caller);
+        let call = self.begin_call(caller, &|| false)?;
+        self.verity_ioctl_within(&call, ino, request, memory, is_interrupted)
+    }
+
+    /// Executes an [ioctl of fs-verity](Self::verity_ioctl) within a call.
+    pub fn verity_ioctl_within(
+        &self,
+        call: &Call<'_>,
+        ino: Ino,
+        request: VerityRequest,
+        memory: CallerMemory,
+        is_interrupted: &dyn Fn() -> bool,
+    ) -> Result<VerityAnswer> {
         if !self.has_verity() {
             return Err(Errno::OPNOTSUPP);
         }
         match request {
             VerityRequest::Enable(parameters, signature) => {
-                self.seal(&call, ino, &parameters, &signature, is_interrupted)?;
+                self.seal(call, ino, &parameters, &signature, is_interrupted)?;
                 Ok(VerityAnswer::default())
             }
             VerityRequest::Measure { room_bytes, by } => {
