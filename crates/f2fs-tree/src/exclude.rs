@@ -5,7 +5,8 @@
 //! to directories. A directory is left out with everything in it. The root itself always stays.
 
 use f2fs::{Error, Result};
-use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::{Candidate, Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+use regex::bytes::RegexSet;
 
 use crate::{Kind, path::split};
 
@@ -37,17 +38,60 @@ pub struct Exclusion {
 struct Patterns {
     names: GlobSet,
     paths: GlobSet,
+    /// Patterns of paths with classes, which `GlobSet` compares with slashes, too.
+    paths_with_classes: RegexSet,
 }
 
 impl Patterns {
+    fn new(names: Vec<Glob>, paths: Vec<Glob>) -> Result<Patterns> {
+        let failed = |error: &dyn std::fmt::Display| Error::Invalid(format!("the patterns: {error}").into());
+        let set = |globs: Vec<Glob>| {
+            let mut set = GlobSetBuilder::new();
+            for glob in globs {
+                set.add(glob);
+            }
+            set.build().map_err(|error| failed(&error))
+        };
+        let (with_classes, others): (Vec<_>, Vec<_>) =
+            paths.into_iter().partition(|glob| glob.glob().contains('['));
+        let with_classes = with_classes.iter().map(|glob| without_slashes_in_classes(glob.regex()));
+        let paths_with_classes = RegexSet::new(with_classes).map_err(|error| failed(&error))?;
+        Ok(Patterns { names: set(names)?, paths: set(others)?, paths_with_classes })
+    }
+
     fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.paths.is_empty()
+        self.names.is_empty() && self.paths.is_empty() && self.paths_with_classes.is_empty()
     }
 
     fn has(&self, path: &[u8]) -> bool {
         self.names.is_match_candidate(&Candidate::from_bytes(split(path).1))
             || self.paths.is_match_candidate(&Candidate::from_bytes(path))
+            || self.paths_with_classes.is_match(path)
     }
+}
+
+/// Keeps slashes out of the classes of the regular expression that a pattern became: there, as in a shell, `[!a]` matches
+/// no slash.
+fn without_slashes_in_classes(regex: &str) -> String {
+    let (mut kept, mut is_class, mut letters) = (String::new(), false, regex.chars());
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => {
+                kept.push(letter);
+                kept.extend(letters.next());
+            }
+            '[' if !is_class => {
+                is_class = true;
+                kept.push_str("[[");
+            }
+            ']' if is_class => {
+                is_class = false;
+                kept.push_str("]&&[^/]]");
+            }
+            _ => kept.push(letter),
+        }
+    }
+    kept
 }
 
 impl Exclusion {
@@ -72,15 +116,7 @@ impl Exclusion {
             let glob = glob.map_err(|error| invalid(pattern, &error.kind().to_string()))?;
             sets[usize::from(of_directories)][usize::from(is_path)].push(glob);
         }
-        let set = |globs: Vec<_>| {
-            let mut set = GlobSetBuilder::new();
-            for glob in globs {
-                set.add(glob);
-            }
-            set.build().map_err(|error| Error::Invalid(format!("the patterns: {error}").into()))
-        };
-        let [any, directories] =
-            sets.map(|[names, paths]| Ok::<_, Error>(Patterns { names: set(names)?, paths: set(paths)? }));
+        let [any, directories] = sets.map(|[names, paths]| Patterns::new(names, paths));
         Ok(Exclusion { any: any?, directories: directories? })
     }
 
@@ -142,6 +178,13 @@ mod tests {
             ("etc/**", &["etc/a", "etc/a/b"], &["etc/"]),
             ("[a-c]?", &["b1", "x/c."], &["d1", "abc"]),
             ("[!a]", &["b"], &["a"]),
+            ("x[!a]y", &["x"; 0], &["x/y"]),
+            ("a/x[!a]y", &["a/xby", "a/x-y/z"], &["a/x/y", "a/xay"]),
+            ("a/[^b]/c*", &["a/x/cc"], &["a///cc", "a/b/cc"]),
+            ("a/x[+-9]y", &["a/x5y", "a/x.y"], &["a/x/y", "a/x:y"]),
+            ("a/x[]-a[&!^]y", &["a/x]y", "a/x_y", "a/x[y", "a/x&y"], &["a/x/y", "a/x-y"]),
+            (r"a/\[!a]", &["a/[!a]"], &["a/b"]),
+            ("**/x[!a]y/", &["b/c/x.y/"], &["b/x/y/"]),
             ("*.", &["end."], &["end"]),
             ("*", &[".hidden", "a"], &[]),
             (r"\*", &["*"], &["a"]),
