@@ -5,7 +5,7 @@
 //! libselinux, expressions without special characters take precedence over all others. Among the others, the
 //! last match counts.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 
 use f2fs::{Error, Result};
 use regex::bytes::{Regex, RegexBuilder};
@@ -17,17 +17,28 @@ const SELINUX: &[u8] = b"security.selinux";
 /// Magic number of compiled file_contexts (libselinux, `SELINUX_MAGIC_COMPILED_FCONTEXT`).
 const COMPILED: [u8; 4] = 0xF97C_FF8A_u32.to_le_bytes();
 
-/// Maximum size in bytes of a compiled expression of no length, and of the cache of each.
+/// Maximum size in bytes of a compiled expression of no length.
 const COMPILED_BYTES_MIN: usize = 64 << 10;
 /// Maximum size in bytes of a compiled expression for each of its bytes. It makes memory linear in the size of the
 /// file, whatever its repetitions are.
 const COMPILED_BYTES_PER_BYTE: usize = 1 << 10;
+/// Smallest limit in bytes with which an expression is compiled. It doubles until the expression fits, so that the limit
+/// tells its size.
+const FIRST_LIMIT_BYTES: usize = 2 << 10;
+/// Maximum size in bytes of the cache of a compiled expression.
+const CACHE_BYTES: usize = 16 << 10;
+/// Memory of a compiled expression in bytes beside its size and its cache (measured with regex 1.12: 10 KiB).
+const FIXED_BYTES: usize = 10 << 10;
+/// Maximum memory of all compiled expressions in bytes: those of 7,000 usual ones.
+const ALL_BYTES_MAX: usize = 192 << 20;
 
 /// A parsed file_contexts file.
 #[derive(Debug, Default)]
 pub struct FileContexts {
     /// The rules, in order of precedence.
     rules: Vec<Rule>,
+    /// Memory of the compiled expressions in bytes, at most.
+    compiled_bytes: Cell<usize>,
 }
 
 #[derive(Debug)]
@@ -73,14 +84,14 @@ impl FileContexts {
         }
         rules.reverse();
         rules.sort_by_key(|rule| rule.regex.is_some());
-        Ok(FileContexts { rules })
+        Ok(FileContexts { rules, compiled_bytes: Cell::new(0) })
     }
 
     /// Returns the label of a path from the root (`/system/bin/sh`), if it has one.
     pub fn label(&self, path: &[u8], kind: &Kind) -> Result<Option<&str>> {
         let letter = letter(kind);
         for rule in self.rules.iter().filter(|rule| rule.kind.is_none() || rule.kind == letter) {
-            if rule.matches(path)? {
+            if rule.matches(path, &self.compiled_bytes)? {
                 return Ok(rule.context.as_deref());
             }
         }
@@ -136,7 +147,8 @@ impl Rule {
         })
     }
 
-    fn matches(&self, path: &[u8]) -> Result<bool> {
+    /// Returns true if the rule is for a path. Adds the memory that it needs to `compiled_bytes`.
+    fn matches(&self, path: &[u8], compiled_bytes: &Cell<usize>) -> Result<bool> {
         let Some(cell) = &self.regex else { return Ok(path == self.stem) };
         if !path.starts_with(&self.stem) {
             return Ok(false);
@@ -144,13 +156,37 @@ impl Rule {
         if let Some(regex) = cell.get() {
             return Ok(regex.is_match(path));
         }
-        // Paths are bytes, and `.` matches any byte.
-        let regex = RegexBuilder::new(&format!("(?s-u)^(?:{})$", self.pattern))
-            .size_limit(COMPILED_BYTES_MIN + COMPILED_BYTES_PER_BYTE * self.pattern.len())
-            .dfa_size_limit(COMPILED_BYTES_MIN)
-            .build()
-            .map_err(|error| Error::Invalid(format!("file_contexts, line {}: {error}", self.line).into()))?;
+        let (regex, bytes) = self.compiled()?;
+        let all = compiled_bytes.get() + bytes;
+        if all > ALL_BYTES_MAX {
+            let what = format!(
+                "with this expression, those for the paths so far need more than {} MiB; shorten the widest ones",
+                ALL_BYTES_MAX >> 20
+            );
+            return Err(self.invalid(&what));
+        }
+        compiled_bytes.set(all);
         Ok(cell.get_or_init(|| regex).is_match(path))
+    }
+
+    /// Compiles the expression. Also returns its memory in bytes, at most.
+    fn compiled(&self) -> Result<(Regex, usize)> {
+        let most = COMPILED_BYTES_MIN + COMPILED_BYTES_PER_BYTE * self.pattern.len();
+        // Paths are bytes, and `.` matches any byte.
+        let mut builder = RegexBuilder::new(&format!("(?s-u)^(?:{})$", self.pattern));
+        builder.dfa_size_limit(CACHE_BYTES);
+        let mut limit = FIRST_LIMIT_BYTES.min(most);
+        loop {
+            match builder.size_limit(limit).build() {
+                Ok(regex) => return Ok((regex, limit + CACHE_BYTES + FIXED_BYTES)),
+                Err(regex::Error::CompiledTooBig(_)) if limit < most => limit = (2 * limit).min(most),
+                Err(error) => return Err(self.invalid(&error)),
+            }
+        }
+    }
+
+    fn invalid(&self, what: &dyn std::fmt::Display) -> Error {
+        Error::Invalid(format!("file_contexts, line {}: {what}", self.line).into())
     }
 }
 
@@ -242,6 +278,21 @@ mod tests {
         let contexts = FileContexts::parse("/a any\n/.*(.{1000}){100} any").unwrap();
         let error = contexts.label(b"/b", &FILE).unwrap_err().to_string();
         assert!(error.starts_with("file_contexts, line 2: ") && error.contains("size limit"), "{error}");
+    }
+
+    /// Each expression alone is small enough.
+    #[test]
+    fn expressions_that_need_much_memory_together_are_refused_with_a_line() {
+        let line = |n: usize| format!("/.*[^a]{{400}}{n} any\n");
+        let contexts = |lines: usize| FileContexts::parse(&(0..lines).map(line).collect::<String>()).unwrap();
+        let few = contexts(100);
+        assert_eq!(few.label(b"/b", &FILE).unwrap(), None);
+        let each = few.compiled_bytes.get() / 100;
+        let most = ALL_BYTES_MAX / each;
+        assert_eq!(contexts(most).label(b"/b", &FILE).unwrap(), None);
+        let error = contexts(most + 7).label(b"/b", &FILE).unwrap_err().to_string();
+        // Later lines take precedence, so line 7 is the last that is compiled.
+        assert!(error.starts_with("file_contexts, line 7: ") && error.contains("192 MiB"), "{error}");
     }
 
     #[test]
