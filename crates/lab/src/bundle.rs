@@ -14,6 +14,7 @@ use std::{
 
 use crate::{
     matrix::Matrix,
+    plan::{PLACE_MAX, digest_of, of_file_name},
     record::{CELLS, RUNS, Record, bytes_of, digest},
 };
 
@@ -61,7 +62,7 @@ impl Bundle {
             }
         }
         for card in records.iter().filter_map(|record| record.card.as_ref()) {
-            files.insert(format!("profiles/{}.toml", card.name), card.to_toml().into_bytes());
+            files.insert(format!("profiles/{}.toml", stem_of(&card.name)), card.to_toml().into_bytes());
         }
         if let Some(matrix) = matrix {
             let base = matrix.file.parent().unwrap_or(Path::new(""));
@@ -183,6 +184,15 @@ impl<R: Read> Read for Limited<R> {
     }
 }
 
+/// Returns the name of a card as one plain file name without its ending. The card of somebody else's record may have any name.
+fn stem_of(card: &str) -> String {
+    let stem: String = card.chars().map(of_file_name).collect();
+    match stem == card && !stem.is_empty() && stem.len() <= PLACE_MAX {
+        true => stem,
+        false => format!("{}{}", &stem[..stem.len().min(PLACE_MAX)], digest_of(card)),
+    }
+}
+
 /// Returns a relative path of plain names, joined by slashes; `None` for any other path.
 fn plain(path: &Path) -> Option<String> {
     let name = |part: Component<'_>| match part {
@@ -276,6 +286,34 @@ mod tests {
         assert_eq!(plain(Path::new("../a")), None);
         assert_eq!(plain(Path::new("/a")), None);
         assert!(Bundle::read(&b"nonsense"[..]).is_err());
+    }
+
+    #[test]
+    fn the_card_of_a_record_gives_one_plain_file_whatever_its_name_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let usual = flash::Profile::built_in().remove(0);
+        let names =
+            ["../../evil", "/etc/evil", "..", "", "a/b", "a_b", "x\0y", &"n".repeat(5000), &usual.name];
+        let records = names.map(|name| {
+            let card = flash::Profile { name: name.into(), ..usual.clone() };
+            Record { card: Some(card), ..record(Experiment::Mount, "f2fs", &[1.0]) }
+        });
+        let bundle = Bundle::of(&[], &records, None).unwrap();
+        let profiles: Vec<&str> =
+            bundle.files.keys().filter_map(|name| name.strip_prefix("profiles/")).collect();
+        assert_eq!(profiles.len(), names.len(), "{profiles:?}");
+        assert!(
+            profiles
+                .iter()
+                .all(|name| !name.contains(['/', '\0']) && !name.starts_with('.') && name.len() < 255)
+        );
+        assert!(profiles.contains(&&*format!("{}.toml", usual.name)), "{profiles:?}");
+        let mut bytes = Vec::new();
+        bundle.write(&mut bytes).unwrap();
+        let out = dir.path().join("in/out");
+        Bundle::read(&bytes[..]).unwrap().unpack(&out).unwrap();
+        assert_eq!(fs::read_dir(out.join("profiles")).unwrap().count(), names.len());
+        assert_eq!(fs::read_dir(dir.path().join("in")).unwrap().count(), 1);
     }
 
     #[test]

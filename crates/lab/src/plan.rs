@@ -103,18 +103,18 @@ impl Cell {
 
 /// Maximum length of a directory's name in a file name. Longer ones are replaced by a digest, because file
 /// names have at most 255 bytes.
-const PLACE_MAX: usize = 120;
+pub(crate) const PLACE_MAX: usize = 120;
 /// Maximum length of a cell's name, for the same reason.
 const ID_MAX: usize = 200;
 
 /// Returns the replacement for a name that is too long.
-fn digest_of(place: &str) -> String {
+pub(crate) fn digest_of(place: &str) -> String {
     let digest = digest(place.as_bytes()).expect("memory can be read");
     format!("+{}", &digest[..16])
 }
 
 /// Encodes a character of a name for a file name.
-fn of_file_name(c: char) -> char {
+pub(crate) fn of_file_name(c: char) -> char {
     if c.is_ascii_alphanumeric() || "-=,".contains(c) { c } else { '_' }
 }
 
