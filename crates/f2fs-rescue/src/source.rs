@@ -7,7 +7,7 @@ use f2fs::{
     format::{FileType, inode::advise},
     units::{BlockAddr, Nid},
 };
-use f2fs_tree::{Entry, Kind, Metadata, Run, Source, Xattr};
+use f2fs_tree::{Entry, Kind, Metadata, PathId, PathTree, Run, Source, Xattr};
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -31,7 +31,8 @@ pub struct RescueSource<'a> {
     observer: Observer<'a>,
     /// First paths of inodes with several names, by the addresses of the inodes' versions: a number may have
     /// had several inodes.
-    links: FxHashMap<BlockAddr, Vec<u8>>,
+    links: FxHashMap<BlockAddr, PathId>,
+    paths: PathTree,
     losses: VecDeque<Error>,
     ready: Option<Entry>,
     open: Option<OpenFile>,
@@ -67,6 +68,7 @@ impl<'a> RescueSource<'a> {
             walk: Walk::new(rescue, selection),
             observer: Box::new(observer),
             links: FxHashMap::default(),
+            paths: PathTree::default(),
             losses: VecDeque::new(),
             ready: None,
             open: None,
@@ -100,8 +102,9 @@ impl<'a> RescueSource<'a> {
         };
         let version = inode.version.addr();
         let is_shared = found.links > 1 && found.kind != FileType::Directory;
-        if let Some(to) = self.links.get(&version).filter(|_| is_shared) {
-            return Ok((Kind::HardLink { to: to.clone() }, metadata(&found, Vec::new())));
+        if let Some(first) = self.links.get(&version).filter(|_| is_shared) {
+            let to = self.paths.path(*first);
+            return Ok((Kind::HardLink { to }, metadata(&found, Vec::new())));
         }
         let pieces = pieces.unwrap_or_else(|| pieces::pieces(self.rescue.nodes(), &inode).all);
         let content = Content { judge: self.rescue.judge(self.selection), inode: &inode };
@@ -118,7 +121,7 @@ impl<'a> RescueSource<'a> {
         };
         self.losses.extend(damage.into_iter().map(|error| Error::lost(&found.path, error)));
         if is_shared {
-            self.links.insert(version, found.path.clone());
+            self.links.insert(version, self.paths.insert(&found.path));
             self.first_of = Some(version);
         }
         Ok((kind, metadata(&found, xattrs)))

@@ -17,7 +17,7 @@ use crate::{
     notice::notice,
     output::Fresh,
     progress,
-    render::{self, Name, keyed},
+    render::{self, PathRows},
 };
 
 /// A copy of a tree.
@@ -66,8 +66,6 @@ impl From<Sparse> for Holes {
 /// A lost part of the tree.
 #[derive(Serialize)]
 pub struct Loss {
-    #[serde(flatten, serialize_with = "keyed::path")]
-    path: Name,
     /// The first lost byte, and the byte after the last; null if more than a part of a file's content is
     /// lost.
     from_byte: Option<u64>,
@@ -76,15 +74,15 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Makes the record of a loss.
-    pub fn of(error: &Error) -> Option<Loss> {
-        let Error::Lost { path, bytes, source } = error else { return None };
-        Some(Loss {
-            path: Name(path.clone()),
+    /// Adds the record of a loss.
+    pub fn add(losses: &mut PathRows<Loss>, error: &Error) {
+        let Error::Lost { path, bytes, source } = error else { return };
+        let loss = Loss {
             from_byte: bytes.as_ref().map(|bytes| bytes.start),
             to_byte: bytes.as_ref().map(|bytes| bytes.end),
             reason: source.to_string(),
-        })
+        };
+        losses.push(path, loss);
     }
 }
 
@@ -105,7 +103,7 @@ impl Carry<'_> {
     }
 
     /// Copies the tree. Returns the totals and, for JSON, the losses.
-    pub fn run(&self, source: &mut dyn Source) -> Result<(Exported, Vec<Loss>)> {
+    pub fn run(&self, source: &mut dyn Source) -> Result<(Exported, PathRows<Loss>)> {
         let archive = match self.destination.is_dir() {
             true => None,
             false => Compression::of_name(self.destination.as_os_str().as_encoded_bytes())
@@ -129,7 +127,7 @@ impl Carry<'_> {
         }
     }
 
-    fn to_stdout(&self, source: &mut dyn Source) -> Result<(Exported, Vec<Loss>)> {
+    fn to_stdout(&self, source: &mut dyn Source) -> Result<(Exported, PathRows<Loss>)> {
         if io::stdout().is_terminal() {
             bail!("standard output is a terminal; name a directory or a .tar file");
         }
@@ -139,7 +137,11 @@ impl Carry<'_> {
         Ok(done)
     }
 
-    fn to_archive(&self, compression: Compression, source: &mut dyn Source) -> Result<(Exported, Vec<Loss>)> {
+    fn to_archive(
+        &self,
+        compression: Compression,
+        source: &mut dyn Source,
+    ) -> Result<(Exported, PathRows<Loss>)> {
         let destination = || self.destination_name();
         let fresh = match self.is_to_stream() {
             true => None,
@@ -155,7 +157,7 @@ impl Carry<'_> {
         Ok(done)
     }
 
-    fn to_directory(&self, source: &mut dyn Source) -> Result<(Exported, Vec<Loss>)> {
+    fn to_directory(&self, source: &mut dyn Source) -> Result<(Exported, PathRows<Loss>)> {
         let mut sink =
             DirSink::new(self.destination, self.owners).with_context(|| self.destination_name())?;
         if self.overwrite {
@@ -180,13 +182,15 @@ impl Carry<'_> {
     }
 
     /// Copies everything from a source to a sink.
-    fn copy(&self, source: &mut dyn Source, sink: &mut dyn Sink) -> Result<(Exported, Vec<Loss>)> {
+    fn copy(&self, source: &mut dyn Source, sink: &mut dyn Sink) -> Result<(Exported, PathRows<Loss>)> {
         let bar = progress::bytes(self.what, None, self.quiet || self.json);
         let mut tell = progress::teller(&bar);
-        let mut losses = Vec::new();
+        let mut losses = PathRows::default();
         let mut lost = |error: &Error| {
             bar.suspend(|| notice!("flashkit: {error}{}", self.remedy(error)));
-            losses.extend(self.json.then(|| Loss::of(error)).flatten());
+            if self.json {
+                Loss::add(&mut losses, error);
+            }
         };
         let options =
             ExportOptions { keep_going: self.keep_going, lost: Some(&mut lost), progress: Some(&mut tell) };

@@ -6,8 +6,9 @@ use std::{
 };
 
 use anyhow::Result;
+use f2fs_tree::{PathId, PathTree};
 use indicatif::HumanCount;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 /// Standard output, whose errors can be recognised as its own.
@@ -112,10 +113,27 @@ pub fn print<R: Serialize>(
     let format = format.into();
     self::text(|out| match format {
         Format::Json => {
-            writeln!(out, "{}", f2fs::printable::json(&serde_json::to_string_pretty(record)?))
+            serde_json::to_writer_pretty(Json(&mut *out), record)?;
+            writeln!(out)
         }
         Format::Text => text(record, out),
     })
+}
+
+/// Output of JSON that is safe for a terminal. The serializer writes whole characters.
+struct Json<W>(W);
+
+impl<W: Write> Write for Json<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text =
+            std::str::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        self.0.write_all(f2fs::printable::json(text).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Prints rows as they arrive, in any number: as a JSON array, or as a table whose columns are the fields of
@@ -213,6 +231,48 @@ impl Name {
             Err(_) => (name(&self.0), Some((format!("{key}{BYTES}"), Value::from(self.0.clone())))),
         };
         std::iter::once((key.to_owned(), Value::from(text))).chain(bytes)
+    }
+}
+
+/// Rows with paths in the order of a walk. A path can have 4 MiB, so each is made when its row is written.
+pub struct PathRows<R> {
+    paths: PathTree,
+    rows: Vec<(PathId, R)>,
+}
+
+impl<R> Default for PathRows<R> {
+    fn default() -> PathRows<R> {
+        PathRows { paths: PathTree::default(), rows: Vec::new() }
+    }
+}
+
+impl<R> PathRows<R> {
+    /// Adds a row.
+    pub fn push(&mut self, path: &[u8], row: R) {
+        self.rows.push((self.paths.insert(path), row));
+    }
+
+    /// Returns true if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Returns the rows in the order in which they were added.
+    pub fn iter(&self) -> impl Iterator<Item = (Name, &R)> {
+        self.rows.iter().map(|(path, row)| (Name(self.paths.path(*path)), row))
+    }
+}
+
+impl<R: Serialize> Serialize for PathRows<R> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct WithPath<'a, R> {
+            #[serde(flatten, serialize_with = "keyed::path")]
+            path: Name,
+            #[serde(flatten)]
+            row: &'a R,
+        }
+        serializer.collect_seq(self.iter().map(|(path, row)| WithPath { path, row }))
     }
 }
 

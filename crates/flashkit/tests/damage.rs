@@ -144,6 +144,72 @@ fn du_keeps_one_path_however_deep_the_tree_is() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Makes `files` files, each with two names, at the end of `levels` directories whose names have 250 bytes. Returns their
+/// inodes.
+fn fill_deep_directory(image: &Path, levels: usize, files: usize) -> Vec<Ino> {
+    let mut volume = open_to_write(image);
+    let mut at = ROOT;
+    for _ in 0..levels {
+        at = volume.begin(Caller::ADMIN).create(at, &[b'd'; 250], &NewNode::new(DIR)).unwrap();
+    }
+    let make = |n: usize| {
+        let name = format!("a{n}");
+        let file = volume.begin(Caller::ADMIN).create(at, name.as_bytes(), &NewNode::new(FILE)).unwrap();
+        volume.begin(Caller::ADMIN).write(file, 0, &[1; 4096]).unwrap();
+        volume.begin(Caller::ADMIN).link(file, at, format!("b{n}").as_bytes()).unwrap();
+        file
+    };
+    let inodes = (0..files).map(make).collect();
+    volume.unmount().unwrap();
+    inodes
+}
+
+/// Runs a call in 400 MiB, without its output. Returns its exit code.
+fn bounded_without_output(dir: &Path, call: &str) -> Option<i32> {
+    let script = format!("ulimit -v 409600; exec \"$0\" {call} >/dev/null 2>&1");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, env!("CARGO_BIN_EXE_flashkit")]).current_dir(dir);
+    shell.status().expect("it starts").code()
+}
+
+/// The full paths of all first names have 450 MB.
+#[test]
+fn lists_of_deep_files_keep_no_full_paths() {
+    let dir = tempfile::tempdir().unwrap();
+    let (dir, image) = (dir.path(), dir.path().join("v.img"));
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "256M"]);
+    let files = fill_deep_directory(&image, 600, 3000);
+    for call in
+        ["defrag --all v.img", "defrag --all --json v.img", "export -q v.img out", "import -q out new.img"]
+    {
+        if call.starts_with("import") {
+            ok(dir, &["mkfs", "-q", "new.img", "--size", "256M"]);
+        }
+        assert_eq!(bounded_without_output(dir, call), Some(0), "{call}");
+    }
+    assert!(Command::new("rm").args(["-rf", "out"]).current_dir(dir).status().unwrap().success());
+    // Each inode becomes a loss, under each of its names.
+    let volume = open(&image);
+    let device = fs::File::options().write(true).open(&image).unwrap();
+    for ino in &files {
+        let block = u64::from(volume.nat_entry((*ino).into()).unwrap().addr.0) * 4096;
+        device.write_all_at(&[0xA5; 4096], block).unwrap();
+    }
+    drop(volume);
+    assert_eq!(bounded_without_output(dir, "export -k --json v.img out"), Some(1));
+    assert!(Command::new("rm").args(["-rf", "out"]).current_dir(dir).status().unwrap().success());
+}
+
+/// The full paths of the first names have 640 MB. A rescue moves deeper directories to lost+found.
+#[test]
+fn a_rescue_of_deep_files_with_two_names_keeps_no_full_paths() {
+    let dir = tempfile::tempdir().unwrap();
+    let (dir, image) = (dir.path(), dir.path().join("v.img"));
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "256M"]);
+    fill_deep_directory(&image, 128, 20_000);
+    assert_eq!(bounded_without_output(dir, "rescue -q v.img -"), Some(0));
+}
+
 #[test]
 fn a_bad_part_of_a_file_loses_only_those_bytes_in_directories_and_archives() {
     let dir = tempfile::tempdir().unwrap();

@@ -30,8 +30,8 @@ use rustix::{
 
 use super::shown;
 use crate::{
-    Entry, Exclusion, HostId, Kind, Metadata, Run, Source, Xattr, entry::storable, exclude::Role,
-    path::joined,
+    Entry, Exclusion, HostId, Kind, Metadata, PathId, PathTree, Run, Source, Xattr, entry::storable,
+    exclude::Role, path::joined,
 };
 
 /// Buffer size in bytes for listing a directory.
@@ -60,7 +60,8 @@ pub struct DirSource {
     /// Path of the directory on top of the stack, relative to the root.
     path: Vec<u8>,
     /// First paths of inodes with several links.
-    links: HashMap<HostId, Vec<u8>>,
+    links: HashMap<HostId, PathId>,
+    paths: PathTree,
     /// The last entry, if it is a file with data.
     open: Option<OpenFile>,
     /// Entries read ahead, if the caller reads data. `error` comes after them.
@@ -120,6 +121,7 @@ impl DirSource {
             stack: Vec::new(),
             path: Vec::new(),
             links: HashMap::new(),
+            paths: PathTree::default(),
             open: None,
             ahead: VecDeque::new(),
             error: None,
@@ -271,8 +273,8 @@ impl DirSource {
             return Ok(Look::Skipped);
         }
         let may_be_linked = seen.st_nlink > 1 && file_type != FileType::Directory;
-        if let Some(to) = self.links.get(&id).filter(|_| may_be_linked) {
-            let (kind, meta) = (Kind::HardLink { to: to.clone() }, metadata(seen));
+        if let Some(first) = self.links.get(&id).filter(|_| may_be_linked) {
+            let (kind, meta) = (Kind::HardLink { to: self.paths.path(*first) }, metadata(seen));
             return Ok(Look::Found(Box::new(Entry { path: path.to_vec(), kind, meta })));
         }
         let read = match file_type {
@@ -282,7 +284,7 @@ impl DirSource {
         };
         let Some((kind, meta)) = read else { return Ok(Look::Replaced) };
         if may_be_linked {
-            self.links.insert(id, path.to_vec());
+            self.links.insert(id, self.paths.insert(path));
         }
         Ok(Look::Found(Box::new(Entry { path: path.to_vec(), kind, meta })))
     }

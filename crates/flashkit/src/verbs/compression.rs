@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::{
     below::{Below, Depth},
-    render::{self, Name, keyed},
+    render::{self, PathRows},
     target::{Further, Target},
 };
 
@@ -44,8 +44,6 @@ pub struct Args {
 /// One compressed file.
 #[derive(Serialize)]
 struct File {
-    #[serde(flatten, serialize_with = "keyed::path")]
-    path: Name,
     algorithm: &'static str,
     cluster_blocks: u32,
     logical_bytes: u64,
@@ -67,7 +65,7 @@ struct Report {
     /// Blocks saved by compression that have been released.
     released_blocks: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    files: Option<Vec<File>>,
+    files: Option<PathRows<File>>,
 }
 
 /// Prints the report.
@@ -76,15 +74,12 @@ pub fn run(args: &Args) -> Result<()> {
         change(args)?;
     }
     let (volume, _) = args.target.find(&args.further)?;
-    let mut report = Report { files: args.files.then(Vec::new), ..Report::default() };
+    let mut report = Report { files: args.files.then(PathRows::default), ..Report::default() };
     let mut below = Below::new(&volume, &args.target.path, FinalSymlink::NoFollow, Depth::Recursive)?;
     while let Some((ino, kind)) = below.next(&volume)? {
         if kind == FileType::Regular {
             report.add(&volume, ino, &below.path()).with_context(|| below.shown())?;
         }
-    }
-    if let Some(files) = &mut report.files {
-        files.sort_by(|a, b| a.path.cmp(&b.path));
     }
     render::print(&report, args.json, |report, out| report.text(out))
 }
@@ -126,24 +121,24 @@ impl Report {
         *sum += saved_blocks;
         self.stored_bytes += whole_blocks.saturating_sub(saved_blocks) * block_bytes;
         if let Some(files) = &mut self.files {
-            files.push(File {
-                path: Name(path.to_vec()),
+            let file = File {
                 algorithm: how.algorithm.name(),
                 cluster_blocks: 1 << how.log_cluster_blocks,
                 logical_bytes: stat.size,
                 saved_bytes: saved_blocks * block_bytes,
                 released: stat.released,
-            });
+            };
+            files.push(path, file);
         }
         Ok(())
     }
 
     fn text(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        for file in self.files.iter().flatten() {
+        for (path, file) in self.files.iter().flat_map(PathRows::iter) {
             writeln!(
                 out,
                 "{}: {} of {} saved, {} in clusters of {} blocks{}",
-                file.path,
+                path,
                 BinaryBytes(file.saved_bytes),
                 BinaryBytes(file.logical_bytes),
                 file.algorithm,

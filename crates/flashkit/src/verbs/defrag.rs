@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::{
     below::{Below, Depth},
     mounted::Mounted,
-    render::{self, Name, keyed},
+    render::{self, PathRows},
     target::{Further, Target},
 };
 
@@ -60,8 +60,6 @@ pub struct Args {
 /// One file or directory.
 #[derive(Serialize)]
 struct File {
-    #[serde(flatten, serialize_with = "keyed::path")]
-    path: Name,
     blocks: u64,
     extents: u64,
     ideal_extents: u64,
@@ -76,7 +74,7 @@ struct Report {
     extents: u64,
     ideal_extents: u64,
     moved_blocks: u64,
-    files: Vec<File>,
+    files: PathRows<File>,
 }
 
 /// Prints the report.
@@ -95,8 +93,7 @@ pub fn run(args: &Args) -> Result<()> {
         _ => {}
     }
     let (volume, _) = target.find(&args.further)?;
-    each(&target, &volume, |_, path, found| report.add(path, found, args))?;
-    report.files.sort_by(|a, b| a.path.cmp(&b.path));
+    each(&target, &volume, |_, path, found| report.add(&path, found, args))?;
     render::print(&report, args.json, Report::text)
 }
 
@@ -146,7 +143,7 @@ fn defragment(args: &Args) -> Result<u64> {
 }
 
 impl Report {
-    fn add(&mut self, path: Vec<u8>, found: Fragmentation, args: &Args) {
+    fn add(&mut self, path: &[u8], found: Fragmentation, args: &Args) {
         self.inodes += 1;
         self.fragmented_inodes += u64::from(found.is_fragmented());
         self.blocks += found.blocks;
@@ -154,7 +151,7 @@ impl Report {
         self.ideal_extents += found.ideal_extents;
         if args.all || found.is_fragmented() {
             let Fragmentation { blocks, extents, ideal_extents } = found;
-            self.files.push(File { path: Name(path), blocks, extents, ideal_extents });
+            self.files.push(path, File { blocks, extents, ideal_extents });
         }
     }
 
@@ -162,7 +159,7 @@ impl Report {
         if !self.files.is_empty() {
             writeln!(out, "{:>9} {:>9} {:>11}  path", "extents", "needed", "blocks")?;
         }
-        for File { path, blocks, extents, ideal_extents } in &self.files {
+        for (path, File { blocks, extents, ideal_extents }) in self.files.iter() {
             writeln!(out, "{extents:>9} {ideal_extents:>9} {blocks:>11}  {path}")?;
         }
         if self.moved_blocks > 0 {

@@ -11,7 +11,7 @@ use crate::{
     carry::{Carry, Loss, Sparse},
     exclude::Exclude,
     notice::notice,
-    render,
+    render::{self, PathRows},
     target::{Further, Target},
 };
 
@@ -67,7 +67,7 @@ struct Record {
     entries: u64,
     content_bytes: u64,
     losses: u64,
-    lost: Vec<Loss>,
+    lost: PathRows<Loss>,
 }
 
 /// Exports the tree.
@@ -100,7 +100,7 @@ pub fn run(args: &Args) -> Result<()> {
         lost,
     };
     if args.json && !carry.is_to_stdout() {
-        render::fields(&record, true)?;
+        render::print(&record, true, |_, _| Ok(()))?;
     } else if !args.quiet {
         notice!(
             "{}: {}, {} of data to {}",

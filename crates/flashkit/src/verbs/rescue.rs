@@ -26,7 +26,8 @@ use crate::{
     host,
     notice::notice,
     output::is_one_place,
-    progress, render,
+    progress,
+    render::{self, PathRows},
     target::{BareImage, open_image},
 };
 use arrivals::{Arrivals, Counts};
@@ -400,7 +401,7 @@ struct Summary {
     grades: BTreeMap<&'static str, u64>,
     lost_inodes: u64,
     losses: u64,
-    lost: Vec<Loss>,
+    lost: PathRows<Loss>,
 }
 
 impl Summary {

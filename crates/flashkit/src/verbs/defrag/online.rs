@@ -4,6 +4,7 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 use f2fs::format::FileType;
+use f2fs_tree::PathTree;
 
 use super::{Args, each};
 use crate::{host, mounted::Mounted, target::Target};
@@ -12,16 +13,16 @@ use crate::{host, mounted::Mounted, target::Target};
 /// Returns the number of moved blocks.
 pub fn defragment(args: &Args, target: &Target, mounted: &Mounted) -> Result<u64> {
     let (volume, _) = target.find(&args.further)?;
-    let mut files = Vec::new();
+    let (mut paths, mut files) = (PathTree::default(), Vec::new());
     each(target, &volume, |kind, path, found| {
         if kind == FileType::Regular && found.is_fragmented() {
-            files.push(path);
+            files.push(paths.insert(&path));
         }
     })?;
     let block_bytes = volume.superblock().block_size.bytes() as u64;
     drop(volume);
     let mut moved = 0;
-    for path in files {
+    for path in files.into_iter().map(|file| paths.path(file)) {
         let name = host::name_of(path.strip_prefix(b"/").unwrap_or(&path))?;
         moved += defragment_file(&mounted.at.join(name), block_bytes)?;
     }
