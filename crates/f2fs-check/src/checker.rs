@@ -105,8 +105,8 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
     let segments = Segments::read(&io, &geometry, &pack, &mut report, progress);
     let mut summaries =
         Summaries::new(&geometry, &superblock, &pack.checkpoint, std::mem::take(&mut pack.summaries));
-    let version = pack.checkpoint.version;
-    let lost = adopt::find(&io, &geometry, version, &nodes.table, &segments, &mut summaries, &mut report);
+    let sources = adopt::Sources::of((&io, &geometry, &superblock), &pack, &nodes.table, &segments);
+    let lost = adopt::find(sources, &mut summaries, &mut report);
     if !lost.is_empty() {
         pack.override_nat(&lost);
         nodes = nat::read(&io, &geometry, &pack, &mut Report::default(), progress);

@@ -12,9 +12,10 @@ use f2fs::{
 };
 
 use crate::{
-    Finding, Kind, Progress, Report, Stage,
+    Certainty, Finding, Kind, Progress, Report, Stage,
     packs::Pack,
     reader::read_again,
+    segments::is_erased,
     table::{Table, fact},
 };
 
@@ -91,7 +92,8 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn block(&mut self, index: u32, block: &[u8]) {
+    fn block(&mut self, index: u32, block: &mut [u8]) {
+        self.erased(index, block);
         let count = block.len() / nat::ENTRY_BYTES;
         let first = index as usize * count;
         let journaled = self.journal.first().is_some_and(|(nid, _)| nid.index() < first + count);
@@ -115,6 +117,18 @@ impl Reading<'_> {
                 self.journal = rest;
             }
             self.entry(nid, entry);
+        }
+    }
+
+    /// Clears the erased entries of a block, and reports them together.
+    fn erased(&mut self, index: u32, block: &mut [u8]) {
+        let count = clear_erased_entries(block);
+        let first = index as usize * (block.len() / nat::ENTRY_BYTES);
+        if let (1.., Ok(first)) = (count, u32::try_from(first)) {
+            let known = format!("{count} entries of NAT block {index}, which begins here, are all ones");
+            let finding = Finding::new(Kind::NatAddress, Place::Nat(Nid(first)), known);
+            let finding = finding.repaired_by("clear the erased entries");
+            self.report.add(finding.with_certainty(Certainty::Certain));
         }
     }
 
@@ -172,6 +186,12 @@ impl Reading<'_> {
             self.report.add(Finding::new(Kind::NatBits, Place::Checkpoint(self.pack.number), known));
         }
     }
+}
+
+/// Clears the [erased](is_erased) entries of a block of the table, and returns their number.
+pub fn clear_erased_entries(block: &mut [u8]) -> usize {
+    let erased = block.chunks_exact_mut(nat::ENTRY_BYTES).filter(|entry| is_erased(entry));
+    erased.map(|entry| entry.fill(0)).count()
 }
 
 /// Counts the entries of a block of the table that are in use.

@@ -57,6 +57,8 @@ pub struct Report {
     /// The reason why the check ended early, if it did: without a superblock or checkpoint nothing else can be
     /// checked.
     pub ended_early: Option<String>,
+    /// The reason not to repair the volume, if there is one: a repair would lose what a rescue can read.
+    pub(crate) obstacle: Option<String>,
 }
 
 impl Report {

@@ -1,11 +1,13 @@
 //! The SIT (segment information table), and the blocks that nodes and files name.
 
+use std::collections::BTreeSet;
+
 use f2fs::{
     Place,
     engine::{Geometry, Io},
     format::{
         BLOCKS_PER_SEGMENT, TableCopy, bits,
-        sit::{ENTRY_BYTES, MAP_BYTES, SegmentType},
+        sit::{self, ENTRY_BYTES, MAP_BYTES, SegmentType},
     },
     units::{BlockAddr, SecNo, SegNo},
 };
@@ -103,6 +105,8 @@ pub struct Segments {
     valid: Bitmap,
     /// Blocks that the NAT or a node names.
     claimed: Bitmap,
+    /// Blocks of the table without a usable entry, by index.
+    lost: BTreeSet<u32>,
 }
 
 impl Contents for Segments {
@@ -133,6 +137,7 @@ impl Segments {
             entries: vec![none; count],
             valid: Bitmap::new(bits),
             claimed: Bitmap::new(bits),
+            lost: BTreeSet::new(),
         };
         let size = io.block_size().bytes();
         let (blocks, per_block) = (geometry.sit_blocks(), io.block_size().sit_entries());
@@ -158,8 +163,13 @@ impl Segments {
                         block.fill(0);
                     }
                 }
+                let first = index as usize * per_block;
                 for (n, bytes) in block.chunks_exact(ENTRY_BYTES).take(per_block).enumerate() {
-                    segments.set(index as usize * per_block + n, bytes.try_into().expect("an entry's bytes"));
+                    segments.set(first + n, bytes.try_into().expect("an entry's bytes"));
+                }
+                let mut entries = (first..count.min(first + per_block)).map(|n| SegNo(n as u32));
+                if !entries.any(|segment| segments.is_usable(segment)) {
+                    segments.lost.insert(index);
                 }
             }
         }
@@ -191,7 +201,25 @@ impl Segments {
         let word = u16::from_le_bytes([bytes[0], bytes[1]]);
         entry.kind = SegmentType::ALL.get(usize::from(word >> 10)).copied();
         entry.count = word & 0x3FF;
-        self.valid.bytes_mut()[segment * MAP_BYTES..][..MAP_BYTES].copy_from_slice(&bytes[2..2 + MAP_BYTES]);
+        let map = &mut self.valid.bytes_mut()[segment * MAP_BYTES..][..MAP_BYTES];
+        match is_erased(bytes) {
+            true => map.fill(0),
+            false => map.copy_from_slice(&bytes[2..2 + MAP_BYTES]),
+        }
+    }
+
+    /// Returns true if the entry of a segment has blocks, and type and count that fit its map.
+    fn is_usable(&self, segment: SegNo) -> bool {
+        let entry = self.entries[segment.index()];
+        let marked: u32 = self.maps(segment).0.iter().map(|byte| byte.count_ones()).sum();
+        entry.kind.is_some() && entry.count > 0 && u32::from(entry.count) == marked
+    }
+
+    /// Returns true if a segment has no usable entry, and lies in a block of the table without one: then nothing tells
+    /// its blocks in use.
+    pub fn is_lost(&self, segment: SegNo) -> bool {
+        let (block, _) = sit::position(segment, self.geometry.block_size);
+        self.lost.contains(&block) && !self.is_usable(segment)
     }
 
     /// Number of the block in the main area.
@@ -292,4 +320,10 @@ impl Segments {
         let offsets = (0..BLOCKS_PER_SEGMENT as usize).filter(unused);
         offsets.map(|offset| self.geometry.block(segment, offset as u16)).collect()
     }
+}
+
+/// Returns true if the bytes of an entry of NAT or SIT are all ones, as erased flash reads. No entry in use has them: they are
+/// no address and no type.
+pub fn is_erased(entry: &[u8]) -> bool {
+    entry.iter().all(|byte| *byte == 0xFF)
 }

@@ -8,7 +8,10 @@ use f2fs::{
     format::{node::NodeFooter, sit::SegmentType},
     units::{BlockAddr, Ino},
 };
-use f2fs_check::repair::{Planned, plan};
+use f2fs_check::{
+    Kind,
+    repair::{Planned, plan},
+};
 
 mod support;
 
@@ -207,5 +210,25 @@ fn a_volume_with_disabled_checkpoints_has_no_chain() {
         let volume = f2fs::OpenOptions::new().open(d.device.clone()).unwrap();
         let found = (0..FILES).filter(|n| volume.metadata(format!("/{}", path(*n))).is_ok()).count();
         assert_eq!(found, names);
+    }
+}
+
+#[test]
+fn only_nodes_with_the_mark_of_an_fsync_count_as_fsynced() {
+    const FLAG: usize = BLOCK - 16;
+    const FSYNC: u8 = 2;
+    for (marked, expected) in [(FILES, 1), (1, 1), (0, 0)] {
+        let (d, nodes) = fsynced();
+        for (ino, addr) in &nodes[marked..] {
+            d.put(*addr, FLAG, &[d.block(*addr)[FLAG] & !FSYNC]);
+            d.seal_at(*ino, *addr);
+        }
+        let report = support::report(d.device.clone());
+        assert_eq!(report.count(Kind::ChainPending), expected, "{}", support::lines(&report));
+        let told = format!("fsyncs wrote {marked} nodes");
+        assert_eq!(report.findings().iter().any(|finding| finding.known.contains(&told)), marked > 0);
+        let volume = f2fs::OpenOptions::new().open(d.device.clone()).unwrap();
+        let recovered = (0..FILES).filter(|n| volume.read(format!("/{}", path(*n))).is_ok()).count();
+        assert_eq!(recovered, marked, "a mount rolls no other file forward");
     }
 }

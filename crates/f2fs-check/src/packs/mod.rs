@@ -167,10 +167,13 @@ impl Packs<'_> {
             Ok(head) => return Some(Complete { number, head, damaged: None }),
             Err(error) => error,
         };
-        if let Ok(head) = raw.end(0) {
-            return self.with_damaged_end(number, head, &error);
+        let stored = raw.end(0).ok();
+        if let Some(complete) = stored.and_then(|head| self.with_damaged_end(number, head, &error)) {
+            return Some(complete);
         }
-        let (block, head) = raw.newest_copy()?;
+        // The end is written last: one that is newer than the head proves that the head is an old one.
+        let is_newest = |copy: &PackEnd| stored.is_none_or(|head| copy.version.is_after(head.version));
+        let (block, head) = raw.newest_copy().filter(|(_, copy)| is_newest(copy))?;
         let known = format!("{}; the copy of its head at its end is whole, and newest", text(&error));
         let finding = Finding::new(Kind::PackUnreadable, Place::Checkpoint(number), known)
             .repaired_by("copy the end of the pack over its head")

@@ -38,6 +38,7 @@ use crate::{
     Certainty, Finding, Fix, Kind, Loss, Progress, Report, Severity,
     bitmap::Bitmap,
     checker::{ODD_MAX, examine},
+    nat::clear_erased_entries,
     packs::DamagedEnd,
     remake::makes_directory,
     segments::Segments,
@@ -190,7 +191,7 @@ fn over(device: &Arc<dyn Device>, requests: &[Request]) -> Result<State> {
 
 /// The reason why a volume with these findings is not repaired.
 fn refusal(device: &Arc<dyn Device>, report: &Report) -> Option<String> {
-    if let Some(reason) = &report.ended_early {
+    if let Some(reason) = report.ended_early.as_ref().or(report.obstacle.as_ref()) {
         return Some(reason.clone());
     }
     for kind in [Kind::FeatureUnknown, Kind::FeatureNeeds, Kind::ResizeUnfinished, Kind::CheckpointDisabled] {
@@ -373,7 +374,7 @@ impl Planning<'_> {
         used: &Bitmap,
     ) -> Result<Changes> {
         let mut changes = edits::apply(state, report.fixes(), segments, used)?;
-        changes.nat_blocks = unreadable_nat_blocks(state, report)?;
+        changes.nat_blocks = lost_nat_blocks(state, report)?;
         Ok(changes)
     }
 
@@ -471,13 +472,15 @@ fn changes_directories(fix: &Fix) -> bool {
     )
 }
 
-/// Blocks of the NAT that a check could not read.
-fn unreadable_nat_blocks(state: &State, report: &Report) -> Result<BTreeSet<u32>> {
-    if report.count(Kind::TableUnreadable) == 0 {
+/// Blocks of the NAT that a check could not read, or that have erased entries.
+fn lost_nat_blocks(state: &State, report: &Report) -> Result<BTreeSet<u32>> {
+    if report.count(Kind::TableUnreadable) == 0 && report.count(Kind::NatAddress) == 0 {
         return Ok(BTreeSet::new());
     }
     let tables = tables::Tables::read(state.clone())?;
-    Ok((0..tables.geometry.nat_blocks()).filter(|index| tables.nat_block(*index).is_none()).collect())
+    let is_lost =
+        |index: &u32| tables.nat_block(*index).is_none_or(|mut block| clear_erased_entries(&mut block) > 0);
+    Ok((0..tables.geometry.nat_blocks()).filter(is_lost).collect())
 }
 
 /// Returns true if two checks have the same findings.

@@ -38,7 +38,7 @@ pub struct Rolled {
 /// [corrections](super::corrected) of the check. A chain that loops is cut first; one that cannot be rolled forward keeps
 /// its longest part that can.
 pub fn roll_forward(device: &Arc<dyn Device>, report: &Report, segments: &Segments, now: Time) -> Rolled {
-    if report.count(Kind::ChainPending) == 0 {
+    if report.count(Kind::ChainPending) == 0 && report.count(Kind::ChainLoop) == 0 {
         return Rolled::default();
     }
     let lost = || Rolled { requests: Vec::new(), losses: vec![LOST.into()] };

@@ -12,7 +12,10 @@ use f2fs::{
 };
 
 use super::{census::Census, tables::Tables};
-use crate::segments::{Content, Contents};
+use crate::{
+    nat::clear_erased_entries,
+    segments::{Content, Contents},
+};
 
 /// Receives a block and its address.
 type Writer<'a> = dyn FnMut(BlockAddr, Vec<u8>) + 'a;
@@ -29,6 +32,7 @@ pub fn nat(old: &Tables, new: &Tables, candidates: &BTreeSet<u32>, write: &mut W
         let stored = old.nat_block(index);
         let blank = || vec![0; geometry.block_size.bytes()].into_boxed_slice();
         let mut block = new.nat_block(index).unwrap_or_else(blank);
+        clear_erased_entries(&mut block);
         let first = index as usize * per_block;
         for slot in 0..per_block {
             let Ok(nid) = u32::try_from(first + slot).map(Nid) else { break };

@@ -17,7 +17,9 @@ use f2fs::{
 
 use crate::{
     Report,
+    nat::clear_erased_entries,
     packs::{self, Pack},
+    segments::is_erased,
     superblocks,
 };
 
@@ -73,7 +75,10 @@ impl Tables {
         }
         let (index, slot) = nat::position(nid, self.geometry.block_size);
         match index < self.geometry.nat_blocks() {
-            true => self.nat_block(index).map_or(NatEntry::default(), |block| nat::entry(&block, slot)),
+            true => self.nat_block(index).map_or(NatEntry::default(), |mut block| {
+                clear_erased_entries(&mut block);
+                nat::entry(&block, slot)
+            }),
             false => NatEntry::default(),
         }
     }
@@ -96,6 +101,7 @@ impl Tables {
         let at = ENTRY_BYTES - 8;
         bytes
             .get(at..ENTRY_BYTES)
+            .filter(|_| !is_erased(bytes))
             .map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
     }
 

@@ -60,7 +60,7 @@ pub struct Changes {
     pub summaries: BTreeSet<SegNo>,
     /// Segments with nodes and data, and the ones that move to other segments.
     pub leaving: BTreeMap<SegNo, Content>,
-    /// Blocks of the NAT that cannot be read.
+    /// Blocks of the NAT that cannot be read, or that have erased entries.
     pub nat_blocks: BTreeSet<u32>,
     /// Number of inodes that are freed, because their fields cannot be restored.
     pub freed_inodes: u64,

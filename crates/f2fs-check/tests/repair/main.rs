@@ -20,6 +20,7 @@ mod directories;
 mod kept;
 mod lost;
 mod lost_names;
+mod lost_tables;
 mod misdirected;
 mod sectors;
 #[path = "../support/mod.rs"]
@@ -120,6 +121,15 @@ fn a_damaged_head_of_the_newest_pack_comes_back_from_the_end_of_the_pack() {
     // The files of this volume are those of the newest checkpoint; the older one has fewer.
     let newest = d.pack(d.checkpoint().0);
     d.put(newest, 200, &[0xEE; 8]);
+    assert_eq!(repair_of(&d.device).certainty(), Certainty::Certain);
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
+fn an_old_head_of_the_newest_pack_gives_way_to_the_end_of_the_pack() {
+    let d = Damaged::new();
+    let (number, checkpoint) = d.checkpoint();
+    d.put_head(number, 0, &(checkpoint.version.0 - 2).to_le_bytes());
     assert_eq!(repair_of(&d.device).certainty(), Certainty::Certain);
     assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
 }
