@@ -202,17 +202,25 @@ impl Fresh {
         &self.working
     }
 
-    /// Gives the file its final name.
+    /// Gives the file its final name, once its content is durable: after a power cut, the name leads to the old file or to
+    /// the whole new one.
     pub fn finish(self) -> Result<()> {
         let name = || self.path.display().to_string();
         let temporary = match self.kind {
-            FreshKind::Named(temporary) => temporary,
-            // link(2) cannot replace an existing file, but renaming the new link can.
-            FreshKind::Unnamed(file) => tempfile::Builder::new()
-                .prefix(HIDDEN)
-                .make_in(folder(&self.path), |link| host::name_file(&file, link))
-                .with_context(name)?
-                .into_temp_path(),
+            FreshKind::Named(temporary) => {
+                let file = fs::File::options().write(true).open(&temporary);
+                file.and_then(|file| file.sync_data()).with_context(name)?;
+                temporary
+            }
+            FreshKind::Unnamed(file) => {
+                file.sync_data().with_context(name)?;
+                // link(2) cannot replace an existing file, but renaming the new link can.
+                tempfile::Builder::new()
+                    .prefix(HIDDEN)
+                    .make_in(folder(&self.path), |link| host::name_file(&file, link))
+                    .with_context(name)?
+                    .into_temp_path()
+            }
         };
         temporary.persist(&self.path).with_context(name)
     }
@@ -377,8 +385,7 @@ pub fn write_sparse(
     sparse::write(device, used, &mut file, |done| bar.set_position(done)).map_err(|error| match error {
         WriteError::Source(error) => anyhow::Error::from(error).context(source.to_owned()),
         WriteError::Image(error) => anyhow::Error::from(error).context(name()),
-    })?;
-    file.sync_data().with_context(name)
+    })
 }
 
 /// Returns the ranges of a file that are not holes.

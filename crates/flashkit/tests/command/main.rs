@@ -33,6 +33,29 @@ fn an_imported_tree_is_exported_unchanged() {
     assert!(report.contains("\"clean\": true"), "{report}");
 }
 
+#[test]
+fn an_archive_gets_its_name_after_its_content_is_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    tree(dir);
+    ok(dir, &["mkfs", "-q", "v.img", "--size", "64M", "--from", "tree"]);
+    fs::write(dir.join("out.tar"), "old").unwrap();
+    let watched = Command::new("strace")
+        .current_dir(dir)
+        .args(["-f", "-o", "calls", "-e", "trace=fsync,fdatasync,rename,renameat,renameat2", "--"])
+        .args([env!("CARGO_BIN_EXE_flashkit"), "export", "-q", "v.img", "out.tar"])
+        .status();
+    if !watched.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: strace is missing or may not look at programs here");
+    }
+    let calls = fs::read_to_string(dir.join("calls")).unwrap();
+    let position = |has: &dyn Fn(&str) -> bool| calls.lines().position(has);
+    let named = position(&|line| line.contains("rename") && line.contains("out.tar")).expect(&calls);
+    let durable = position(&|line| line.contains("fdatasync(") || line.contains("fsync(")).expect(&calls);
+    assert!(durable < named, "{calls}");
+    assert!(fs::metadata(dir.join("out.tar")).unwrap().len() > 100_000);
+}
+
 /// An image in the source directory does not become a part of itself.
 #[test]
 fn an_image_does_not_hold_itself() {
