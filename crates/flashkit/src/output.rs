@@ -169,7 +169,7 @@ impl Fresh {
     /// Makes a new, empty file with the permissions of the file that it will replace, if there is one.
     pub fn new(path: &Path) -> Result<Fresh> {
         let name = || path.display().to_string();
-        let path = place(path);
+        let path = place(path)?;
         path.file_name().with_context(name)?;
         fs::metadata(folder(&path))
             .with_context(|| folder(&path).display().to_string())
@@ -230,7 +230,7 @@ impl Fresh {
 /// nothing for an interrupt, so that the handler of an interrupt may call it.
 pub fn replace(path: &Path, content: &[u8]) -> Result<()> {
     let name = || path.display().to_string();
-    let path = place(path);
+    let path = place(path)?;
     let temporary = tempfile::Builder::new().prefix(HIDDEN).tempfile_in(folder(&path));
     let mut file = temporary
         .map_err(without_path)
@@ -255,15 +255,28 @@ pub fn without_path(error: io::Error) -> io::Error {
 
 /// Returns the path of the file that is replaced or made under a name. A symbolic link stays: the file is its target,
 /// even if that is missing.
-fn place(path: &Path) -> PathBuf {
+fn place(path: &Path) -> Result<PathBuf> {
     let target = || fs::read_link(path).map(|target| folder(path).join(target));
-    fs::canonicalize(path).or_else(|_| target()).unwrap_or_else(|_| path.to_path_buf())
+    let place = fs::canonicalize(path).or_else(|_| target()).unwrap_or_else(|_| path.to_path_buf());
+    // Reading a link is always allowed. Only a call that follows it is subject to `fs.protected_symlinks`: in a directory
+    // for all users, links of other users are not followed (proc_sys_fs(5)).
+    let name = || path.display().to_string();
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && path.is_symlink() => Err(error)
+            .context("cannot follow the symbolic link; name its target if you trust it")
+            .with_context(name),
+        // The name may have become a link, or another one, since its place was read.
+        Ok(_) if place.exists() && !host::is_same(path, &place) => {
+            bail!("{}: another file took this name meanwhile; try again", path.display())
+        }
+        _ => Ok(place),
+    }
 }
 
 /// Returns true if two names lead to one file, also to one that does not exist yet.
 pub fn is_one_place(one: &Path, other: &Path) -> bool {
     let whole = |path: &Path| {
-        let place = place(path);
+        let place = place(path).ok()?;
         Some((fs::canonicalize(folder(&place)).ok()?, place.file_name()?.to_owned()))
     };
     host::is_same(one, other) || whole(one).is_some_and(|one| whole(other) == Some(one))
@@ -419,5 +432,43 @@ fn new_device(path: &Path, bytes: u64) -> io::Result<FileDevice> {
     match direct.filter(usable) {
         Some(device) => Ok(device),
         None => open(false),
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+
+    use super::*;
+
+    #[test]
+    #[allow(clippy::print_stderr)] // the reason why a test is skipped
+    fn the_target_of_a_link_is_replaced_unless_the_kernel_refuses_to_follow_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, target, missing) =
+            (dir.path().join("link"), dir.path().join("target"), dir.path().join("new"));
+        fs::write(&target, "old").unwrap();
+        symlink("target", &link).unwrap();
+        replace(&link, b"new").unwrap();
+        assert!(link.is_symlink() && fs::read(&target).unwrap() == b"new");
+
+        let protects = fs::read_to_string("/proc/sys/fs/protected_symlinks");
+        if !protects.is_ok_and(|value| value.trim() == "1") || lchown(&link, Some(65_534), None).is_err() {
+            return eprintln!("skipped: fs.protected_symlinks is off, or links cannot be given away");
+        }
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        let refused = |result: Result<()>| {
+            let error = format!("{:#}", result.unwrap_err());
+            assert!(error.contains("link: cannot follow the symbolic link"), "{error}");
+        };
+        refused(replace(&link, b"theirs"));
+        refused(Fresh::new(&link).and_then(Fresh::finish));
+        assert_eq!(fs::read(&target).unwrap(), b"new");
+        // Nor is a file made where a link leads to nothing.
+        fs::remove_file(&link).unwrap();
+        symlink("new", &link).unwrap();
+        lchown(&link, Some(65_534), None).unwrap();
+        refused(replace(&link, b"theirs"));
+        assert!(!missing.exists());
     }
 }
