@@ -111,7 +111,6 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         pack.override_nat(&lost);
         nodes = nat::read(&io, &geometry, &pack, &mut Report::default(), progress);
     }
-    let dir_budget = u64::from(geometry.segments) << 10;
     let mut checker = Checker {
         format: NodeFormat::of(&superblock),
         lost: Lost::new(nodes.lost),
@@ -134,6 +133,7 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         faults: FxHashMap::default(),
         footers: FxHashMap::default(),
         misclaims: FxHashMap::default(),
+        doubtful_places: FxHashMap::default(),
         unreadable: Vec::new(),
         lost_inodes: LostInodes::default(),
         invalid: BTreeMap::new(),
@@ -152,7 +152,7 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         doubtful_names: DoubtfulNames::default(),
         area_fixes: FxHashMap::default(),
         removals: FxHashMap::default(),
-        dir_budget,
+        dir_budget: u64::from(geometry.segments) << 10,
         unfound_nodes: 0,
         extents: FxHashMap::default(),
         directories: Vec::new(),
@@ -201,6 +201,8 @@ pub(crate) struct Checker<'a> {
     pub footers: FxHashMap<u32, u16>,
     /// Nodes that a parent of another inode than the NAT's names: the inode, and the offset.
     pub misclaims: FxHashMap<Nid, (Ino, u32)>,
+    /// Nodes that their parent may name at a wrong place, with that place.
+    pub doubtful_places: FxHashMap<Nid, Slot>,
     /// Nodes that cannot be read, with the findings.
     pub unreadable: Vec<(Nid, Finding)>,
     /// Inodes whose block is lost, with the findings.

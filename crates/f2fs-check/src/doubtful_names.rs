@@ -32,10 +32,6 @@ pub struct DoubtfulNames {
     entering: Vec<(Ino, Box<[u8]>, Ino)>,
     /// Areas with names of inodes that are not in use: one for each name, at most [`ODD_MAX`].
     lost: Vec<Held>,
-    /// Number of damaged entries that tell neither name nor inode.
-    slots: u64,
-    /// Number of names that inodes count and that were not found.
-    missing: u64,
 }
 
 /// One name less, in arithmetic that wraps.
@@ -57,22 +53,6 @@ impl Checker<'_> {
         }
     }
 
-    /// Notes a damaged entry that tells neither name nor inode.
-    pub fn note_lost_slot(&mut self) {
-        self.doubtful_names.slots += 1;
-    }
-
-    /// Notes names that an inode counts, and that were not found.
-    pub fn note_missing_names(&mut self, count: u32) {
-        self.doubtful_names.missing += u64::from(count);
-    }
-
-    /// Counts the missing names that damaged entries may have had.
-    pub fn lose_missing_names(&mut self) {
-        let lost = self.doubtful_names.slots.min(self.doubtful_names.missing);
-        (0..lost).for_each(|_| self.lose(Loss::Entry));
-    }
-
     /// Notes a name that was taken out of its area, to be entered again.
     pub fn enter_later(&mut self, dir: Ino, name: &[u8], ino: Ino) {
         match self.doubtful_names.entering.len() < ODD_MAX {
@@ -84,10 +64,10 @@ impl Checker<'_> {
     /// Decides on the names in areas that show damage, and on those that were taken out of their area.
     pub fn conclude_names(&mut self) {
         for held in std::mem::take(&mut self.doubtful_names.lost) {
-            // In an area that shows damage, the number is damaged rather than the inode lost.
-            match self.doubtful_names.areas.contains_key(&held) {
-                true => self.note_lost_slot(),
-                false => self.lose(Loss::Name),
+            // In an area that shows damage, the number is damaged rather than the inode lost: the link count of another one
+            // tells the loss.
+            if !self.doubtful_names.areas.contains_key(&held) {
+                self.lose(Loss::Name);
             }
         }
         self.doubt_copied_areas();

@@ -63,6 +63,9 @@ impl Checker<'_> {
         for place in places.values().filter(|place| place.stored == BlockAddr::NULL) {
             *cleared.entry(place.ino).or_default() += 1;
         }
+        // Of a file that names blocks of others, the count may be right by chance.
+        let doubtful: FxHashSet<Ino> =
+            self.odd.values().filter(|odd| odd.fault.is_some()).map(|odd| odd.ino).collect();
         let mut restored: FxHashSet<BlockAddr> = FxHashSet::default();
         for (key, place) in places {
             let missing = self.missing_blocks(place.ino);
@@ -76,7 +79,7 @@ impl Checker<'_> {
                     self.note_emptied(key, &place, *original);
                     cleared.entry(place.ino).and_modify(|count| *count = count.saturating_sub(1));
                 }
-                _ if missing > 0 => self.lose(Loss::Block),
+                _ if missing > 0 || doubtful.contains(&place.ino) => self.lose(Loss::Block),
                 _ => {}
             }
         }

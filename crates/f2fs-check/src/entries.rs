@@ -72,7 +72,6 @@ impl Checker<'_> {
         }
         let Some(entry) = entry else {
             self.add(Kind::DentryName, at, format!("slot {slot} has a name of {length} bytes"));
-            self.note_lost_slot();
             walk.is_broken = true;
             walk.edit(bytes, |area| (slot..next).for_each(|slot| area.set_use(slot, SlotUse::Free)));
             return next;
@@ -273,9 +272,8 @@ impl Checker<'_> {
         let found = self.table.find_inode(entry.ino);
         let Some(found) = found else {
             self.add(Kind::DentryInode, at, format!("{shown} names {}, which is not in use", entry.ino));
-            match walk.is_confirmed(entry) {
-                true => self.note_lost_name(walk.held),
-                false => self.note_lost_slot(),
+            if walk.is_confirmed(entry) {
+                self.note_lost_name(walk.held);
             }
             walk.edit(bytes, remove);
             return;

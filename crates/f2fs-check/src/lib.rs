@@ -49,6 +49,7 @@ mod nat;
 mod nodes;
 mod packs;
 mod parents;
+mod places;
 mod progress;
 mod quotas;
 mod reader;

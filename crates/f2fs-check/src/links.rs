@@ -92,7 +92,6 @@ impl Checker<'_> {
             checker.check_orphan(nid, entry);
             checker.check_count(nid, entry, unreached);
         });
-        self.lose_missing_names();
         self.remove_noted_names();
     }
 
@@ -155,17 +154,31 @@ impl Checker<'_> {
             self.fix(fix);
             return;
         }
-        let left = self.table.links_left(entry);
-        if left != 0 {
-            let stored = self.inode_of(ino).map_or(0, |inode| inode.head().links.get());
-            let known = format!("i_links {stored}, {} found", stored.wrapping_sub(left));
-            self.add(Kind::LinkCount, Place::Inode(ino), known);
-            let found = stored.wrapping_sub(left);
-            if found < stored && self.table.kind(entry) != Some(FileType::Directory) {
-                self.note_missing_names(left);
-            }
-            self.fix(Fix::Node(Slot { nid, at: LINKS }, found.to_le_bytes().to_vec()));
+        if self.table.links_left(entry) != 0 {
+            self.set_links(nid, entry);
         }
+    }
+
+    /// Reports a link count that is not the number of names that were found, and has it set. If a file has fewer names, a
+    /// block of a directory may have lost them: a zeroed one shows nothing else.
+    fn set_links(&mut self, nid: Nid, entry: Entry) {
+        let ino = Ino::from(nid);
+        let stored = self.inode_of(ino).map_or(0, |inode| inode.head().links.get());
+        let found = stored.wrapping_sub(self.table.links_left(entry));
+        let is_file = self.table.kind(entry) != Some(FileType::Directory);
+        // Without a right checksum, the number itself may be damaged.
+        let counts = is_file && !self.table.has(entry, fact::UNSEALED);
+        let mut finding =
+            Finding::new(Kind::LinkCount, Place::Inode(ino), format!("i_links {stored}, {found} found"));
+        if counts {
+            self.report.note_links(ino, stored, found);
+            if found < stored {
+                finding.known += "; a block of a directory may have lost the other names";
+                finding = finding.with_certainty(Certainty::Unclear);
+            }
+        }
+        self.report.add(finding);
+        self.fix(Fix::Node(Slot { nid, at: LINKS }, found.to_le_bytes().to_vec()));
     }
 
     /// Compares each ".." with the directory that names its directory.

@@ -61,7 +61,7 @@ impl Loss {
                 )
             }
             Loss::Cluster => format!("up to {count} compressed clusters are cleared or cut"),
-            Loss::Limits => format!("the limits in {count} quota files are lost"),
+            Loss::Limits => format!("limits in up to {count} quota files are lost"),
             Loss::Attributes => {
                 format!(
                     "the owners, times, permissions, attributes and exact sizes of up to {count} files are lost"

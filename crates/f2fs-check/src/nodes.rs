@@ -21,7 +21,7 @@ use crate::{
     adopt::is_possible,
     checker::{Checker, Fault, ODD_MAX},
     inodes::has_map,
-    reader::{parse_node, read_runs},
+    reader::{parse_node, read_block, read_runs},
     segments::Content,
     shared::Claim,
     table::{Entry, fact},
@@ -126,6 +126,7 @@ impl Checker<'_> {
         let stored = NodeFooter::of(bytes);
         if (stored.nid, stored.ino, stored.offset) != (nid, footer.ino, footer.offset) {
             self.fix(Fix::Footer { nid, ino: footer.ino, offset: footer.offset });
+            self.table.note(entry, fact::MENDED);
         }
         let mut copy: Box<[u8]> = bytes.into();
         set_footer(&mut copy, &footer);
@@ -235,7 +236,20 @@ impl Checker<'_> {
         let is_at = |entry: Entry| {
             self.table.has(entry, fact::REACHED).then(|| self.table.parent_offset(entry) == footer.offset)
         };
-        is_at(entry) == Some(false) && other.and_then(is_at) == Some(true)
+        let (own, others) = (is_at(entry), other.and_then(is_at));
+        own == Some(false) && others == Some(true)
+            || own != Some(true) && other.is_some_and(|other| self.holds(other, entry, footer))
+    }
+
+    /// Returns true if the NAT has another block for a node than for `entry`, with this whole footer: a block elsewhere is a
+    /// stray copy of it.
+    fn holds(&self, node: Entry, entry: Entry, footer: &NodeFooter) -> bool {
+        let addr = self.table.addr(node);
+        addr != self.table.addr(entry)
+            && read_block(&self.io, addr).is_ok_and(|bytes| {
+                let found = NodeFooter::of(&bytes);
+                (found.nid, found.ino, found.offset) == (footer.nid, footer.ino, footer.offset)
+            })
     }
 
     /// Compares the inode that the footer names with that of the NAT, and decides between them.
@@ -285,7 +299,7 @@ impl Checker<'_> {
             if other == Some((footer.ino, footer.offset)) {
                 // Two parents name it, and the footer confirms the second.
                 self.table.set_parent_offset(entry, footer.offset);
-            } else if parent != footer.offset {
+            } else if parent != footer.offset && !self.is_misplaced(nid, entry, footer.offset) {
                 let known = format!("node offset {}; its parent names it at offset {parent}", footer.offset);
                 self.add(Kind::FooterOffset, at, known);
                 footer.offset = parent;
@@ -355,6 +369,7 @@ impl Checker<'_> {
                 return;
             }
             Some(entry) => {
+                self.doubt_place(child, offset, ino, slot);
                 self.reach(entry, offset, ino);
                 return;
             }
@@ -424,6 +439,7 @@ impl Checker<'_> {
 
     /// Reports nodes that no parent names, and offsets that contradict each other.
     pub fn conclude_nodes(&mut self) {
+        let placed = self.conclude_places();
         let nodes: Vec<(Nid, Entry)> = self
             .table
             .iter()
@@ -438,7 +454,7 @@ impl Checker<'_> {
             let (ino, addr) = (self.table.ino(entry), self.table.addr(entry));
             let own = self.table.own_offset(entry);
             let at = Place::Node(nid, addr);
-            if self.table.has(entry, fact::BROKEN) {
+            if self.table.has(entry, fact::BROKEN) || placed.contains(&nid) {
                 continue;
             }
             if self.table.has(entry, fact::REACHED) {

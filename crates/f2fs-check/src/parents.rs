@@ -19,7 +19,7 @@ use crate::{
 
 impl Checker<'_> {
     /// The place that names the node at `offset` of a file; `None` if a node above it is missing.
-    fn slot_of(&mut self, ino: Ino, offset: u32) -> Option<Slot> {
+    pub fn slot_of(&mut self, ino: Ino, offset: u32) -> Option<Slot> {
         match Above::of(self.geometry.block_size, offset)? {
             Above::Inode(at) => Some(Slot { nid: ino.into(), at }),
             Above::Node { offset: parent, index } => {
@@ -47,7 +47,7 @@ impl Checker<'_> {
     }
 
     /// The word at a place in a node.
-    fn word_at(&mut self, slot: Slot) -> Option<u32> {
+    pub fn word_at(&mut self, slot: Slot) -> Option<u32> {
         let entry = self.table.find(slot.nid).filter(|entry| !self.table.has(*entry, fact::BROKEN))?;
         let addr = self.table.addr(entry);
         let bytes = self.cache.block(&self.io, addr).ok()?;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use f2fs::units::Ino;
+
 use crate::{Certainty, Finding, Fix, Kind, Loss, Severity};
 
 /// Maximum number of findings of one kind that are kept. The others are only counted.
@@ -52,6 +54,8 @@ pub struct Report {
     /// Number of fixes that were not kept.
     dropped_fixes: u64,
     losses: BTreeMap<Loss, u64>,
+    /// Files whose link count a change sets: the stored number, and the new one.
+    links: BTreeMap<Ino, (u32, u32)>,
     /// Sums over the volume.
     pub sums: Sums,
     /// The reason why the check ended early, if it did: without a superblock or checkpoint nothing else can be
@@ -124,6 +128,19 @@ impl Report {
     /// Counts a loss that the changes bring.
     pub(crate) fn lose(&mut self, loss: Loss) {
         *self.losses.entry(loss).or_default() += 1;
+    }
+
+    /// Notes that a change sets the link count of a file from `stored` to `found`. Such a change is a fix of its own, so their
+    /// number has the same limit.
+    pub(crate) fn note_links(&mut self, ino: Ino, stored: u32, found: u32) {
+        if self.links.len() < FIXES_MAX {
+            self.links.insert(ino, (stored, found));
+        }
+    }
+
+    /// Returns the files whose link count a change sets, with the stored number and the new one.
+    pub(crate) fn links(&self) -> &BTreeMap<Ino, (u32, u32)> {
+        &self.links
     }
 
     /// Returns the losses that the changes bring, with their numbers.

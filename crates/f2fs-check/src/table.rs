@@ -38,6 +38,8 @@ pub mod fact {
     pub const UNSEALED: u16 = 0x400;
     /// The node has no block any more, and becomes an empty node of addresses.
     pub const EMPTIED: u16 = 0x800;
+    /// The footer of the node was damaged.
+    pub const MENDED: u16 = 0x1000;
 }
 
 /// Facts of every node in use.

@@ -30,7 +30,11 @@ use std::{
 };
 
 use block::{Device, Overlay, Request, Verb, replay};
-use f2fs::{Place, Result, format::superblock::Features, units::Time};
+use f2fs::{
+    Place, Result,
+    format::superblock::Features,
+    units::{Ino, Time},
+};
 
 pub use undo::{Undo, UndoError};
 
@@ -177,6 +181,7 @@ fn plan_by_first(
         progress,
         losses: Vec::new(),
         lost: BTreeMap::new(),
+        links: BTreeMap::new(),
         uncovered: BTreeMap::new(),
     };
     planning.run(report, segments)
@@ -251,6 +256,8 @@ struct Planning<'a> {
     progress: &'a mut dyn FnMut(Progress),
     losses: Vec<String>,
     lost: BTreeMap<Loss, u64>,
+    /// Files whose link count was set: the number at first, and the last one.
+    links: BTreeMap<Ino, (u32, u32)>,
     uncovered: BTreeMap<(Kind, String), Finding>,
 }
 
@@ -274,6 +281,10 @@ impl Planning<'_> {
         let (left, _) = examine(last, self.progress)?;
         if !left.is_clean() {
             return Ok(Planned::Refused(Refusal { reason: remaining(&left), report: left }));
+        }
+        let missing = missing_names(&self.links);
+        if missing > 0 {
+            *self.lost.entry(Loss::Entry).or_default() += missing;
         }
         let uncovered = self.uncovered.into_values().collect();
         let mut losses = self.losses;
@@ -406,6 +417,9 @@ impl Planning<'_> {
                 _ => *lost += count,
             }
         }
+        for (ino, (stored, found)) in report.links() {
+            self.links.entry(*ino).or_insert((*stored, *found)).1 = *found;
+        }
         self.lost.retain(|_, count| *count > 0);
         let of_round = [
             (Loss::Node, round.freed_inodes),
@@ -432,6 +446,11 @@ impl Planning<'_> {
             }
         }
     }
+}
+
+/// Number of names that files counted at first and do not have in the end. A round may find names that one before it missed.
+fn missing_names(links: &BTreeMap<Ino, (u32, u32)>) -> u64 {
+    links.values().map(|(first, last)| u64::from(first.saturating_sub(*last))).sum()
 }
 
 /// The reason not to repair a volume with more damage than a check keeps track of: what is not tracked would be
@@ -496,7 +515,7 @@ fn remaining(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use f2fs::units::{BlockAddr, Ino};
+    use f2fs::units::BlockAddr;
 
     use super::*;
 

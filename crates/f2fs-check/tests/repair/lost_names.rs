@@ -8,6 +8,8 @@ use f2fs::{
     units::{Ino, Nid},
 };
 
+use f2fs_check::{Certainty, Kind};
+
 use crate::{
     ROOT, le, repair_of, support,
     volume::{BLOCK, Damaged, NOW, contents},
@@ -188,4 +190,47 @@ fn a_layout_that_nothing_tells_is_a_doubt_in_the_finding() {
     let (found, text) = repaired(&d);
     assert!(found.contains_key("\"odd\""));
     assert!(text.contains("may be shifted"), "{text}");
+}
+
+/// Makes files with a second name each in the directory "links".
+fn link_files(volume: &mut Engine, count: u32) -> f2fs::Result<()> {
+    let [files, links] = [&b"files"[..], b"links"]
+        .map(|name| volume.begin(Caller::ADMIN).create(ROOT, name, &NewNode::new(0o040_755)));
+    let (files, links) = (files?, links?);
+    for n in 0..count {
+        let name = format!("file {n:03}");
+        let ino = volume.begin(Caller::ADMIN).create(files, name.as_bytes(), &NewNode::new(0o100_644))?;
+        volume.begin(Caller::ADMIN).link(ino, links, format!("hard link {n:03}").as_bytes())?;
+    }
+    Ok(())
+}
+
+/// A zeroed block of a directory shows nothing but link counts, which were set without a word.
+#[test]
+fn names_of_hard_links_in_a_block_of_zeroes_are_a_loss() {
+    let d = Damaged::filled(64 << 20, "extra_attr,inode_checksum", |volume| link_files(volume, 300));
+    let links = d.ino("/links");
+    let before = contents(&d.device);
+    d.put(d.data(links, 2), 0, &[0; BLOCK]);
+    let lost = before.len() - contents(&d.device).len();
+    assert!(lost > 10, "{lost} names in the block");
+    let plan = repair_of(&d.device);
+    assert_eq!(
+        plan.losses,
+        [format!(
+            "up to {lost} names are lost, because their entries are damaged or cannot be entered again"
+        )]
+    );
+    assert_eq!(plan.certainty(), Certainty::Unclear);
+    let counts = plan.report.findings().iter().filter(|finding| finding.kind == Kind::LinkCount);
+    assert!(counts.clone().all(|finding| finding.certainty == Certainty::Unclear));
+    assert_eq!(counts.count(), lost);
+}
+
+/// Such a count is damage of the inode, and costs no name.
+#[test]
+fn a_count_of_links_in_an_inode_with_a_wrong_checksum_is_no_lost_name() {
+    let d = Damaged::filled(64 << 20, "extra_attr,inode_checksum", |volume| link_files(volume, 3));
+    d.put_node(d.ino("/files/file 001").into(), 12, &le(7));
+    assert_eq!(repair_of(&d.device).losses, Vec::<String>::new());
 }

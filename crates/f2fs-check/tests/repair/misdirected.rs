@@ -76,3 +76,73 @@ fn a_file_whose_inode_a_node_of_its_own_overwrote_keeps_its_content() {
     assert!((0..2000).all(|n| content[n * BLOCK] == (n % 255) as u8), "{losses:?}");
     assert!(losses.iter().any(|line| line.contains("attributes")), "{losses:?}");
 }
+
+/// Blocks of the file "large", each with its own content.
+const LARGE: u64 = 5200;
+
+/// A volume with a file whose indirect node names direct nodes, the last of which has few addresses. Both lie behind them.
+fn with_indirect() -> Damaged {
+    static SOUND: std::sync::OnceLock<Damaged> = std::sync::OnceLock::new();
+    let sound = SOUND.get_or_init(|| {
+        Damaged::filled(128 << 20, "extra_attr", |volume| {
+            let ino = volume.begin(Caller::ADMIN).create(ROOT, b"large", &NewNode::new(0o100_644))?;
+            for n in 0..LARGE {
+                if n == LARGE - 1 {
+                    volume.checkpoint()?;
+                }
+                volume.begin(Caller::ADMIN).write(
+                    ino,
+                    n * BLOCK as u64,
+                    &n.to_le_bytes().repeat(BLOCK / 8),
+                )?;
+            }
+            Ok(())
+        })
+    });
+    Damaged::copy_of(&sound.device)
+}
+
+/// The children of the indirect node of "large".
+fn children(d: &Damaged) -> Vec<Nid> {
+    let block = d.block(d.addr(d.child(d.ino("/large"), 2)));
+    let words = block.chunks_exact(4).map(|word| Nid(u32::from_le_bytes(word.try_into().unwrap())));
+    words.take_while(|nid| *nid != Nid::NULL).collect()
+}
+
+/// The first block of "large" with another content than its own.
+fn first_wrong(volume: &f2fs::Volume) -> Option<u64> {
+    let content = volume.read("/large").unwrap();
+    assert_eq!(content.len(), LARGE as usize * BLOCK);
+    let words = (0..LARGE).map(|n| (n, &content[n as usize * BLOCK..][..8]));
+    words.into_iter().find(|(n, word)| **word != n.to_le_bytes()).map(|(n, _)| n)
+}
+
+#[test]
+fn a_node_below_an_indirect_one_that_its_neighbour_overwrote_gets_its_own_addresses_back() {
+    let (count, from_to) = (children(&with_indirect()).len(), [(0, 1), (1, 0), (2, 0), (0, 2), (2, 1)]);
+    assert_eq!(count, 3);
+    for (from, to) in from_to {
+        let d = with_indirect();
+        let nodes = children(&d);
+        let parent = d.addr(d.child(d.ino("/large"), 2));
+        assert!(d.addr(nodes[0]) < parent && d.addr(nodes[1]) < parent, "the parent is read later");
+        copy(&d, nodes[from], nodes[to]);
+        let (volume, losses) = after(&d);
+        assert_eq!(first_wrong(&volume), None, "{from} over {to}: {losses:?}");
+    }
+}
+
+/// The footers of the children tell their places.
+#[test]
+fn an_indirect_node_that_moved_by_a_sector_changes_no_content() {
+    for bytes in [512, 1024, 8] {
+        let d = with_indirect();
+        let parent = d.child(d.ino("/large"), 2);
+        let mut block = d.block(d.addr(parent));
+        block.rotate_right(bytes);
+        block[..bytes].fill(0);
+        d.put_node(parent, 0, &block);
+        let (volume, losses) = after(&d);
+        assert_eq!((first_wrong(&volume), &losses[..]), (None, &[][..]), "moved by {bytes} bytes");
+    }
+}

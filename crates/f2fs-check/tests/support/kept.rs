@@ -1,5 +1,7 @@
 //! Content that earlier repairs gave up: inodes in the orphan list, addresses of zeroes, limits of quota files.
 
+use f2fs::format::quota::QuotaKind;
+
 use super::*;
 
 #[test]
@@ -53,10 +55,64 @@ fn a_quota_file_without_its_header_keeps_its_limits_and_grace_times() {
     assert_eq!((plan.certainty(), &plan.losses[..]), (Certainty::Certain, &[][..]));
     plan.apply(&*d.device).unwrap();
     let volume = Engine::open(d.device.clone(), Options::read_only()).unwrap();
-    let records = volume.quota_records(f2fs::format::quota::QuotaKind::User).unwrap();
+    let records = volume.quota_records(QuotaKind::User).unwrap();
     let limit = records.iter().find(|located| located.record.id.get() == 0).unwrap().record.block_hard_limit;
     assert_eq!(limit.get(), 9000);
     let mut info = [0; 1024];
     volume.read(volume.superblock().quota_inos[0], 0, &mut info).unwrap();
     assert_eq!(info[8..12], le(1234));
+}
+
+/// Sets a limit for the second user. Returns the quota file, and the place of the record.
+fn with_limit(d: &Damaged) -> (Ino, BlockAddr, usize) {
+    let quota = d.volume().superblock().quota_inos[0];
+    let records = d.volume().quota_records(QuotaKind::User).unwrap();
+    let record = records.iter().find(|located| located.record.id.get() == 1000).expect("it has a file");
+    let at = (d.data(quota, record.offset / BLOCK as u64), record.offset as usize % BLOCK);
+    d.put(at.0, at.1 + 32, &9000u64.to_le_bytes());
+    (quota, at.0, at.1)
+}
+
+fn with_two_users() -> Damaged {
+    Damaged::filled(64 << 20, "extra_attr,quota", |volume| {
+        let ino = volume.begin(Caller::ADMIN).create(ROOT, b"theirs", &NewNode::new(0o100_644))?;
+        let owner = f2fs::engine::SetAttr { uid: Some(1000), ..Default::default() };
+        volume.begin(Caller::ADMIN).set_attr(ino, &owner)?;
+        volume.begin(Caller::ADMIN).write(ino, 0, &[1; 5 * BLOCK])
+    })
+}
+
+/// The repair counted the usage anew, and said nothing of the limits.
+#[test]
+fn limits_in_lost_records_of_a_quota_file_are_a_loss() {
+    for bytes in [512, 1024] {
+        let d = with_two_users();
+        let (_, leaf, at) = with_limit(&d);
+        d.put(leaf, at / 1024 * 1024, &vec![0; bytes]);
+        let plan = repair_of(&d.device);
+        assert_eq!(plan.losses, ["limits in up to 1 quota files are lost"]);
+        assert_eq!(plan.report.count(f2fs_check::Kind::QuotaFile), 1);
+        assert_eq!(plan.certainty(), Certainty::Unclear);
+        plan.apply(&*d.device).unwrap();
+        let report = support::report(d.device.clone());
+        assert!(report.is_clean(), "{}", support::lines(&report));
+    }
+}
+
+#[test]
+fn limits_below_a_lost_block_of_the_tree_of_a_quota_file_stay() {
+    for block in 1..5 {
+        let d = with_two_users();
+        let (quota, ..) = with_limit(&d);
+        d.put(d.data(quota, block * 1024 / BLOCK as u64), block as usize * 1024 % BLOCK, &[0; 1024]);
+        let plan = repair_of(&d.device);
+        assert_eq!((plan.certainty(), &plan.losses[..]), (Certainty::Likely, &[][..]), "block {block}");
+        plan.apply(&*d.device).unwrap();
+        let report = support::report(d.device.clone());
+        assert!(report.is_clean(), "{}", support::lines(&report));
+        let volume = Engine::open(d.device.clone(), Options::read_only()).unwrap();
+        let records = volume.quota_records(QuotaKind::User).unwrap();
+        let record = records.iter().find(|located| located.record.id.get() == 1000).unwrap().record;
+        assert_eq!((record.block_hard_limit.get(), record.inodes.get()), (9000, 1), "block {block}");
+    }
 }

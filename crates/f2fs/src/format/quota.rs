@@ -14,8 +14,9 @@ use crate::{Error, Place, Result};
 /// Bytes of a block of the file.
 pub const BLOCK_BYTES: usize = 1024;
 /// Block of the tree's root.
-const ROOT: u32 = 1;
-const LEVELS: u32 = 4;
+pub const ROOT: u32 = 1;
+/// Levels of the tree above the leaves.
+pub const LEVELS: u32 = 4;
 const VERSION: u32 = 1;
 /// Bytes before the records of a leaf.
 const LEAF_HEAD_BYTES: usize = 16;
@@ -270,7 +271,7 @@ impl RecordSearch {
             return Err(Error::corrupt(self.at, format!("quota block {block} of {}", self.blocks)));
         }
         match (self.seen.insert(block), levels) {
-            (true, 0) => self.leaf(block, &read(block)?),
+            (true, 0) => self.records.extend(leaf_records(block, &read(block)?)),
             // The ids of one leaf may differ in their last byte. Then several numbers refer to the leaf.
             (false, 0) => {}
             (true, _) => {
@@ -292,19 +293,34 @@ impl RecordSearch {
     pub fn into_records(self) -> Vec<Located> {
         self.records
     }
+}
 
-    fn leaf(&mut self, block: u32, bytes: &[u8; BLOCK_BYTES]) {
-        let start = u64::from(block) * BLOCK_BYTES as u64 + LEAF_HEAD_BYTES as u64;
-        let size = size_of::<raw::QuotaRecord>();
-        for (index, slot) in bytes[LEAF_HEAD_BYTES..].chunks_exact(size).enumerate() {
-            // A slot of zeroes is free. A time of 1 distinguishes the record of id 0 without usage and
-            // limits.
-            if slot.iter().any(|byte| *byte != 0) {
-                let record = raw::QuotaRecord::read_from_bytes(slot).expect("the slot has the struct's size");
-                self.records.push(Located { offset: start + (index * size) as u64, record });
-            }
-        }
-    }
+/// Returns the records in a leaf block, with their places.
+#[must_use]
+pub fn leaf_records(block: u32, bytes: &[u8; BLOCK_BYTES]) -> Vec<Located> {
+    let start = u64::from(block) * BLOCK_BYTES as u64 + LEAF_HEAD_BYTES as u64;
+    let size = size_of::<raw::QuotaRecord>();
+    let slots = bytes[LEAF_HEAD_BYTES..].chunks_exact(size).enumerate();
+    // A slot of zeroes is free. A time of 1 distinguishes the record of id 0 without usage and limits.
+    let used = slots.filter(|(_, slot)| slot.iter().any(|byte| *byte != 0));
+    let located = used.map(|(index, slot)| {
+        let record = raw::QuotaRecord::read_from_bytes(slot).expect("the slot has the struct's size");
+        Located { offset: start + (index * size) as u64, record }
+    });
+    located.collect()
+}
+
+/// Returns the records in a block that no tree names, if it is a leaf as a whole: its head counts them, and reserved bytes
+/// are zero. A free block counts none.
+#[must_use]
+pub fn whole_leaf(block: u32, bytes: &[u8; BLOCK_BYTES]) -> Option<Vec<Located>> {
+    let (count, reserved) = (u16::from_le_bytes([bytes[8], bytes[9]]), &bytes[10..LEAF_HEAD_BYTES]);
+    let records = leaf_records(block, bytes);
+    let is_whole = count > 0
+        && records.len() == usize::from(count)
+        && reserved.iter().all(|byte| *byte == 0)
+        && records.iter().all(|located| located.record.pad.get() == 0);
+    is_whole.then_some(records)
 }
 
 #[cfg(test)]
