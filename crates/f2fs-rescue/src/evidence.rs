@@ -6,10 +6,10 @@ use f2fs::{
     Place,
     engine::Geometry,
     format::{
-        TableCopy,
+        TableCopy, bits,
         checkpoint::{Checkpoint, Flags, newest},
         nat::{self, NatEntry},
-        sit::SegmentType,
+        sit::{self, SegmentType, SitEntry},
         summary::{Compact, Journal, Summary},
         superblock::{Features, Superblock},
     },
@@ -27,9 +27,9 @@ use crate::{
 /// State of the journals of a pack. They carry no checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Journals {
-    /// The head of the pack is whole.
+    /// The head of the pack is whole, and the journals are possible.
     Whole,
-    /// The head is damaged: so may be the journals.
+    /// The head or a journal is damaged: so may be all journals.
     Doubtful,
 }
 
@@ -39,6 +39,8 @@ pub(crate) struct Evidence {
     geometry: Geometry,
     /// NAT entries that override the table.
     journal: FxHashMap<u32, NatEntry>,
+    /// SIT entries that override the table.
+    sit_journal: FxHashMap<u32, SitEntry>,
     /// Summaries of the logs; `None` where the pack has none.
     summaries: [Option<Arc<Summary>>; 6],
     /// True if the other pack may have held a newer checkpoint, which is lost.
@@ -55,6 +57,18 @@ enum Entry {
     /// Nothing: the entry was never written, or its block is lost.
     Unknown,
 }
+
+/// Relation of the NAT's entry of a node to the newest checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NatStanding {
+    /// Nothing tells that it is not that of the checkpoint.
+    Current,
+    /// It is that of an older checkpoint.
+    Outdated,
+}
+
+/// The block of a table that was read last: its index, and its bytes if it can be read.
+type CachedBlock = Option<(u32, Option<Box<[u8]>>)>;
 
 impl Evidence {
     /// Reads the newest committed pack whose numbers are possible.
@@ -84,13 +98,19 @@ impl Evidence {
         let summaries = bytes.get(size * checkpoint.summaries_start as usize..size * end)?;
         let parts = Parts { geometry, sb, pack, checkpoint: &checkpoint, summaries };
         let is_whole = parts.wanted_blocks() <= blocks;
+        let (nat, sit) = if is_whole { (parts.nat_journal(), parts.sit_journal()) } else { (None, None) };
+        let journals = match nat.is_some() && sit.is_some() && !parts.is_blank() {
+            true => Journals::Whole,
+            false => Journals::Doubtful,
+        };
         Some(Evidence {
-            journal: if is_whole { parts.nat_journal() } else { FxHashMap::default() },
+            journal: nat.unwrap_or_default(),
+            sit_journal: sit.unwrap_or_default(),
             summaries: if is_whole { parts.log_summaries() } else { Default::default() },
             geometry: *geometry,
             checkpoint,
             is_overtaken: false,
-            journals: Journals::Whole,
+            journals,
         })
     }
 
@@ -136,17 +156,24 @@ impl Evidence {
 
     /// Adds the statements of the NAT and of the fsync chain to the versions, which must be sorted by nid.
     pub(crate) fn judge(&self, shape: &Shape, versions: &mut Versions, chain: &Chain) {
-        let mut block: Option<(u32, Option<Box<[u8]>>)> = None;
+        let (mut block, mut marks) = (None, None);
         let groups: Vec<Range<u32>> = versions.groups().collect();
         for group in groups {
             let nid = Nid(versions.get(group.start).nid);
             let entry = self.entry(shape, nid, &mut block);
-            self.judge_node(versions, group, &entry, chain);
+            let standing = self.standing(shape, versions, (group.clone(), &entry), &mut marks);
+            self.judge_node(versions, group, (&entry, standing), chain);
         }
     }
 
     /// Adds the statements about the versions of one node.
-    fn judge_node(&self, versions: &mut Versions, group: Range<u32>, entry: &Entry, chain: &Chain) {
+    fn judge_node(
+        &self,
+        versions: &mut Versions,
+        group: Range<u32>,
+        (entry, standing): (&Entry, NatStanding),
+        chain: &Chain,
+    ) {
         let is_here = |version: &Version| matches!(entry, Entry::At(addr) if *addr == version.addr());
         if self.is_overtaken {
             let is_newer = |version: &Version| version.cp >= self.version() && !is_here(version);
@@ -156,7 +183,7 @@ impl Evidence {
             }
             group.clone().for_each(|at| versions.get_mut(at).add_if_inode(fact::UNSURE));
         }
-        if self.journals == Journals::Doubtful && self.is_outdated(versions, group.clone(), entry) {
+        if standing == NatStanding::Outdated {
             group.for_each(|at| versions.get_mut(at).add_if_inode(fact::UNSURE));
             return;
         }
@@ -187,17 +214,50 @@ impl Evidence {
         }
     }
 
-    /// Returns true if the checkpoint committed a newer version of a node than the one that the NAT names, whose journal is
-    /// lost: the newest counts. Of a node that the NAT does not name, it committed those since the checkpoint before it.
-    fn is_outdated(&self, versions: &Versions, group: Range<u32>, entry: &Entry) -> bool {
+    /// Decides if the entry of a node in the NAT is older than the checkpoint: the checkpoint committed a newer version than
+    /// the one that the NAT names, or, of a node that the NAT does not name, one since the checkpoint before it. A version
+    /// that a power cut dropped looks the same. So the SIT must mark it, unless the journals, which override both
+    /// tables, are damaged.
+    fn standing(
+        &self,
+        shape: &Shape,
+        versions: &Versions,
+        (group, entry): (Range<u32>, &Entry),
+        marks: &mut CachedBlock,
+    ) -> NatStanding {
         let named = |version: &Version| matches!(entry, Entry::At(addr) if *addr == version.addr());
         let before = self.version().wrapping_sub(2);
         let found = group.clone().map(|at| versions.get(at)).find(|version| named(version));
         let known = found.map_or(before, |version| version.cp);
-        group.map(|at| versions.get(at).cp).any(|cp| cp > known && cp < self.version())
+        let mut newer = group
+            .map(|at| versions.get(at))
+            .filter(|version| version.cp > known && version.cp < self.version());
+        let is_outdated = match self.journals {
+            Journals::Doubtful => newer.next().is_some(),
+            Journals::Whole => newer.any(|version| self.is_marked(shape, version.addr(), marks)),
+        };
+        if is_outdated { NatStanding::Outdated } else { NatStanding::Current }
     }
 
-    fn entry(&self, shape: &Shape, nid: Nid, cached: &mut Option<(u32, Option<Box<[u8]>>)>) -> Entry {
+    /// Returns true if the SIT marks a block as valid.
+    fn is_marked(&self, shape: &Shape, addr: BlockAddr, cached: &mut CachedBlock) -> bool {
+        if !self.geometry.in_main(addr) {
+            return false;
+        }
+        let (segment, offset) = self.geometry.position(addr);
+        if let Some(entry) = self.sit_journal.get(&segment.0) {
+            return bits::msb(&entry.map, usize::from(offset));
+        }
+        let (index, slot) = sit::position(segment, shape.block_size());
+        if cached.as_ref().is_none_or(|(cached, _)| *cached != index) {
+            let addr = self.geometry.sit_block(index, TableCopy::current(&self.checkpoint.sit_bitmap, index));
+            *cached = Some((index, shape.io.read_block(addr, Place::Sit(segment)).ok()));
+        }
+        let Some((_, Some(block))) = cached else { return false };
+        sit::entry(block, slot, segment).is_ok_and(|entry| bits::msb(&entry.map, usize::from(offset)))
+    }
+
+    fn entry(&self, shape: &Shape, nid: Nid, cached: &mut CachedBlock) -> Entry {
         if let Some(entry) = self.journal.get(&nid.0) {
             return statement(*entry);
         }
@@ -250,14 +310,42 @@ impl Parts<'_> {
             + 3 * usize::from(self.checkpoint.has_node_summaries())
     }
 
-    fn nat_journal(&self) -> FxHashMap<u32, NatEntry> {
+    /// Returns true if a summary of data has no entry although its log has blocks: it was overwritten, with the journals
+    /// beside it.
+    fn is_blank(&self) -> bool {
+        if self.sb.features.has(Features::RO) {
+            return false;
+        }
+        let size = self.sb.block_size.bytes();
+        let entries = self.checkpoint.data_summary_entries();
+        let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+        let mut blocks = self.summaries.chunks_exact(size);
+        match self.is_compact() {
+            true => entries != [0; 3] && blocks.next().is_some_and(is_blank),
+            false => blocks.zip(entries).any(|(bytes, count)| count > 0 && is_blank(bytes)),
+        }
+    }
+
+    /// The journal of the NAT; `None` if its count is impossible.
+    fn nat_journal(&self) -> Option<FxHashMap<u32, NatEntry>> {
         let layout = self.geometry.summary;
         let bytes = match self.is_compact() {
             true => &self.summaries[..layout.journal_bytes()],
             false => Summary::journal_of(self.summaries, layout),
         };
-        let entries = Journal::parse_nat(bytes, layout, self.pack).unwrap_or_default();
-        entries.into_iter().map(|(nid, entry)| (nid.0, entry)).collect()
+        let entries = Journal::parse_nat(bytes, layout, self.pack).ok()?;
+        Some(entries.into_iter().map(|(nid, entry)| (nid.0, entry)).collect())
+    }
+
+    /// The journal of the SIT; `None` if an entry or the count is impossible.
+    fn sit_journal(&self) -> Option<FxHashMap<u32, SitEntry>> {
+        let (layout, size) = (self.geometry.summary, self.sb.block_size.bytes());
+        let bytes = match self.is_compact() {
+            true => &self.summaries[layout.journal_bytes()..2 * layout.journal_bytes()],
+            false => Summary::journal_of(self.summaries.get(2 * size..)?, layout),
+        };
+        let entries = Journal::parse_sit(bytes, layout, self.pack).ok()?;
+        Some(entries.into_iter().map(|(segment, entry)| (segment.0, entry)).collect())
     }
 
     fn log_summaries(&self) -> [Option<Arc<Summary>>; 6] {

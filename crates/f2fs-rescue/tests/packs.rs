@@ -10,7 +10,7 @@ use std::{mem::offset_of, ops::Range, sync::Arc};
 use block::{Device, MemoryDevice};
 use f2fs::{
     engine::{Engine, Options as VolumeOptions},
-    format::{checkpoint::raw::Checkpoint, crc::f2fs_crc},
+    format::{TableCopy, checkpoint::raw::Checkpoint, crc::f2fs_crc},
 };
 use f2fs_rescue::{Grade, Options};
 use support::{compare, overwrite, rescued, tree_of};
@@ -102,9 +102,22 @@ fn a_pack_whose_ends_differ_in_their_length_is_not_used() {
     assert_eq!(compare(&expected, &result.tree).1, Vec::<String>::new(), "{:?}", result.losses);
 }
 
+/// Parts of the newest pack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lost {
+    HeadAndJournals,
+    Journals,
+}
+
 #[test]
-fn newer_nodes_count_where_the_newest_pack_lost_its_head_and_journals() {
-    for which in 0..FEATURES.len() {
+fn newer_nodes_count_where_the_newest_pack_lost_its_journals() {
+    for (which, lost, byte) in [
+        (0, Lost::HeadAndJournals, 0),
+        (1, Lost::HeadAndJournals, 0),
+        (0, Lost::Journals, 0),
+        (1, Lost::Journals, 0),
+        (0, Lost::Journals, 0xFF),
+    ] {
         let device = changed(which);
         // So few changes that the journal has all of them.
         let volume = open(device.clone());
@@ -119,9 +132,45 @@ fn newer_nodes_count_where_the_newest_pack_lost_its_head_and_journals() {
         let at = pack.start + offset_of!(Checkpoint, cp_pack_start_sum) as u64;
         device.read(at, &mut bytes).expect("in memory");
         let summaries = pack.start + u64::from(u32::from_le_bytes(bytes)) * BLOCK;
-        overwrite(&device, pack.start..pack.start + BLOCK, 0);
-        overwrite(&device, summaries..pack.end - BLOCK, 0);
+        if lost == Lost::HeadAndJournals {
+            overwrite(&device, pack.start..pack.start + BLOCK, 0);
+        }
+        overwrite(&device, summaries..pack.end - BLOCK, byte);
+        let result = rescued(device, &Options::default());
+        let (_, missing) = compare(&expected, &result.tree);
+        assert_eq!(missing, Vec::<String>::new(), "{which}, {lost:?}, {byte:#x}: {:?}", result.losses);
+    }
+}
+
+/// The older files were "whole".
+#[test]
+fn newer_nodes_count_where_a_block_of_the_nat_is_an_older_one() {
+    for which in 0..FEATURES.len() {
+        let device = changed(which);
+        let expected = tree_of(device.clone());
+        let blocks = {
+            let volume = Engine::open(device.clone(), VolumeOptions::read_only()).expect("a sound volume");
+            let (geometry, bitmap) = (*volume.geometry(), volume.last_checkpoint().nat_bitmap.clone());
+            let places = |index: u32| {
+                let current = TableCopy::current(&bitmap, index);
+                [current, current.other()].map(|copy| u64::from(geometry.nat_block(index, copy).0) * BLOCK)
+            };
+            (0..geometry.nat_blocks()).map(places).collect::<Vec<_>>()
+        };
+        let mut stale = 0;
+        for [current, other] in blocks {
+            let mut bytes = [vec![0; BLOCK as usize], vec![0; BLOCK as usize]];
+            device.read(current, &mut bytes[0]).expect("in memory");
+            device.read(other, &mut bytes[1]).expect("in memory");
+            if bytes[0] != bytes[1] && bytes[1].iter().any(|byte| *byte != 0) {
+                device.write(current, &bytes[1]).expect("in memory");
+                stale += 1;
+            }
+        }
+        assert!(stale > 0, "the test needs blocks with an older copy");
         let result = rescued(device, &Options::default());
         assert_eq!(compare(&expected, &result.tree).1, Vec::<String>::new(), "{which}: {:?}", result.losses);
+        let grades = result.found.iter().filter_map(|found| found.certainty).map(|it| it.grade());
+        assert!(grades.clone().any(|grade| grade != Grade::Whole), "nothing confirms the newer ones");
     }
 }
