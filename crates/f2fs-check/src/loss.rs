@@ -46,7 +46,8 @@ impl Loss {
             ),
             Loss::Place => {
                 format!(
-                    "up to {count} files and directories move to lost+found, because nothing tells their place"
+                    "up to {count} files and directories move to lost+found, or to the root if the volume is full, because \
+                     nothing tells their place"
                 )
             }
             Loss::DirBlock => {

@@ -340,7 +340,7 @@ impl Planning<'_> {
                 round = self.round(&origin, &requests, &report)?;
             }
             self.note_losses(&report, &round, if postpones { Names::Kept } else { Names::Changed });
-            requests = round.requests;
+            requests = std::mem::take(&mut round.requests);
             let state = over(&start, &requests)?;
             let (next, blocks) = examine(state, self.progress)?;
             if only_superblocks(&next) {
@@ -352,7 +352,7 @@ impl Planning<'_> {
             };
             is_stuck = postpones && report.findings() == next.findings();
             if !is_stuck && is_same(&report, &next) {
-                return Ok(Err((Some(next.clone()), remaining(&next))));
+                return Ok(Err((Some(next.clone()), remaining(&next) + &lacking_space(&round.renamed))));
             }
             self.note(first, &next);
             (report, segments) = (next, blocks);
@@ -511,6 +511,16 @@ fn remaining(report: &Report) -> String {
     let kinds = report.counts().filter(|(kind, _)| kind.severity() == Severity::Error);
     let kinds: Vec<&str> = kinds.map(|(kind, _)| kind.name()).collect();
     format!("no repair is known for: {}", kinds.join(", "))
+}
+
+/// The end of a reason, if names could not be entered for want of space.
+fn lacking_space(renamed: &Renamed) -> String {
+    match renamed.lacking_space {
+        0 => String::new(),
+        count => {
+            format!("; the volume has no space for {count} names: free some by a mount that deletes files")
+        }
+    }
 }
 
 #[cfg(test)]

@@ -41,8 +41,10 @@ pub fn is_change(fix: &Fix) -> bool {
 pub struct Renamed {
     /// Number of names that could not be entered: their finding does not stay, because they were taken out before.
     pub refused: u64,
-    /// Number of inodes that were entered into lost+found.
+    /// Number of inodes that were entered into lost+found, or into the root of a full volume.
     pub moved: u64,
+    /// Number of changes for which the volume has no space.
+    pub lacking_space: u64,
 }
 
 /// Opens the volume over a state, makes the changes of names and quota files, and unmounts it. A change that is
@@ -50,7 +52,7 @@ pub struct Renamed {
 pub fn apply(state: Arc<dyn Device>, fixes: &[Fix], now: Time) -> Renamed {
     let enters = || fixes.iter().filter(|fix| matches!(fix, Fix::Enter { .. })).count() as u64;
     // After an error, the changes since the last checkpoint do not count.
-    apply_to_volume(state, fixes, now).unwrap_or_else(|_| Renamed { refused: enters(), moved: 0 })
+    apply_to_volume(state, fixes, now).unwrap_or_else(|_| Renamed { refused: enters(), ..Renamed::default() })
 }
 
 fn apply_to_volume(state: Arc<dyn Device>, fixes: &[Fix], now: Time) -> Result<Renamed> {
@@ -64,7 +66,7 @@ fn apply_to_volume(state: Arc<dyn Device>, fixes: &[Fix], now: Time) -> Result<R
     let mut suffixes = Suffixes::default();
     let nameless = fixes.iter().filter_map(|fix| if let Fix::Attach(ino) = fix { Some(*ino) } else { None });
     let mut attaching = Attaching { nameless: nameless.collect(), folders: FxHashMap::default(), moved: 0 };
-    let mut refused = 0;
+    let (mut refused, mut lacking_space) = (0, 0);
     for fix in fixes {
         let done = match fix {
             Fix::Enter { dir, name, ino } => enter(&mut volume, &mut suffixes, *dir, name, *ino),
@@ -77,10 +79,11 @@ fn apply_to_volume(state: Arc<dyn Device>, fixes: &[Fix], now: Time) -> Result<R
                 return Err(error);
             }
             refused += u64::from(matches!(fix, Fix::Enter { .. }));
+            lacking_space += u64::from(matches!(error, Error::NoSpace { .. }));
         }
     }
     volume.unmount()?;
-    Ok(Renamed { refused, moved: attaching.moved })
+    Ok(Renamed { refused, moved: attaching.moved, lacking_space })
 }
 
 /// Replaces the content of a quota file, which is made if it is missing.
@@ -165,7 +168,8 @@ impl Attaching {
     }
 
     /// Enters an inode under its own name: into its own directory if that is certain, else into lost+found. There, the
-    /// children of a directory that is lost get a directory with its number.
+    /// children of a directory that is lost get a directory with its number. On a full volume, a free slot of the root takes
+    /// the name.
     fn attach(&mut self, volume: &mut Engine, suffixes: &mut Suffixes, ino: Ino) -> Result<()> {
         let inode = volume.inode(ino)?;
         let name = inode.last_name().to_vec();
@@ -185,12 +189,19 @@ impl Attaching {
                 return entered;
             }
         }
-        let mut dir = lost_found(volume)?;
+        let root = volume.superblock().root_ino;
+        let mut dir = match lost_found(volume) {
+            Err(Error::NoSpace { .. }) => root,
+            found => found?,
+        };
         if is_sure && parent != Ino(0) && !volume.is_inode(parent)? {
             dir = self.folder(volume, dir, parent).unwrap_or(dir);
         }
         let name = if has_name { name } else { nameless(ino) };
-        enter(volume, suffixes, dir, &name, ino)?;
+        match enter(volume, suffixes, dir, &name, ino) {
+            Err(Error::NoSpace { .. }) if dir != root => enter(volume, suffixes, root, &name, ino)?,
+            entered => entered?,
+        }
         self.moved += 1;
         Ok(())
     }
@@ -328,7 +339,7 @@ mod tests {
         let root = volume.superblock().root_ino;
         let enter = |ino| Fix::Enter { dir: root, name: b"a".to_vec(), ino };
         let names = [enter(Ino(60_000)), Fix::Attach(Ino(60_000)), enter(Ino(60_001))];
-        let refused = Renamed { refused: 2, moved: 0 };
+        let refused = Renamed { refused: 2, ..Renamed::default() };
         assert_eq!(apply(device.clone(), &names, NOW), refused);
         device.write(0, &[0; 8192]).unwrap();
         assert_eq!(apply(device, &names, NOW), refused);
@@ -345,7 +356,10 @@ mod tests {
         let volume = Engine::open(device.clone(), Options::read_only()).unwrap();
         let (addr, at) = entry_of(&volume, dir, b"file");
         device.write((u64::from(addr.0) << 12) + (at + NAME_LEN) as u64, &60_000u16.to_le_bytes()).unwrap();
-        assert_eq!(apply(device.clone(), &[Fix::Attach(ino)], NOW), Renamed { refused: 0, moved: 1 });
+        assert_eq!(
+            apply(device.clone(), &[Fix::Attach(ino)], NOW),
+            Renamed { moved: 1, ..Renamed::default() }
+        );
         let volume = Engine::open(device, Options::read_only()).unwrap();
         assert!(volume.find_entry(dir, b"file").is_err(), "the directory is damaged");
         assert_eq!(volume.resolve(b"/lost+found/file", FinalSymlink::NoFollow).unwrap(), ino);

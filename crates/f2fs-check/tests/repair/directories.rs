@@ -309,9 +309,46 @@ fn a_file_that_moves_to_lost_and_found_is_a_loss() {
     let plan = repair_of(&d.device);
     assert_eq!(
         plan.losses,
-        ["up to 1 files and directories move to lost+found, because nothing tells their place"]
+        [
+            "up to 1 files and directories move to lost+found, or to the root if the volume is full, because nothing tells \
+          their place"
+        ]
     );
     assert_eq!(plan.certainty(), Certainty::Unclear);
+}
+
+/// lost+found takes blocks, and the repair was refused without a reason.
+#[test]
+fn a_file_without_a_place_comes_to_the_root_of_a_full_volume() {
+    const ADVISE: usize = 2;
+    let d = Damaged::filled(64 << 20, "extra_attr,inode_checksum", |volume| {
+        let few = make_dir(volume, ROOT, "few")?;
+        make(volume, few, "nameless")?;
+        let filler = volume.begin(Caller::ADMIN).create(ROOT, b"filler", &NewNode::new(FILE))?;
+        let mut at = 0;
+        for blocks in [64, 1] {
+            loop {
+                match volume.begin(Caller::ADMIN).write(filler, at, &vec![1; blocks * BLOCK]) {
+                    Ok(_) => at += (blocks * BLOCK) as u64,
+                    Err(f2fs::Error::NoSpace { .. }) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    });
+    let (few, file) = (d.ino("/few"), d.ino("/few/nameless"));
+    d.put_inode(file, ADVISE, &[f2fs::format::inode::advise::LOST_PINO]);
+    d.put_dentry(few, d.slot(few, "nameless"), 0, &[0; 11]);
+    let mut expected = all_paths(&d);
+    let plan = repair_of(&d.device);
+    plan.apply(&*d.device).unwrap();
+    let report = support::report(d.device.clone());
+    assert!(report.is_clean(), "{}", support::lines(&report));
+    let found = all_paths(&d);
+    expected.retain(|path, line| found.get(path) != Some(line));
+    assert_eq!(expected, BTreeMap::new());
+    assert!(found.contains_key("\"nameless\""), "{:?}", found.keys());
 }
 
 /// The first visit restored a name of one byte, the second one replaced it by one of five bytes.
