@@ -146,3 +146,28 @@ fn an_indirect_node_that_moved_by_a_sector_changes_no_content() {
         assert_eq!((first_wrong(&volume), &losses[..]), (None, &[][..]), "moved by {bytes} bytes");
     }
 }
+
+/// The places that only one of the nodes has hid that the block is a copy: blocks of the other one were put into holes, and
+/// those of the lost one were freed.
+#[test]
+fn a_node_of_a_sparse_file_that_its_neighbour_overwrote_gets_its_own_addresses_back() {
+    let d = Damaged::filled(64 << 20, "extra_attr", |volume| {
+        let ino = volume.begin(Caller::ADMIN).create(ROOT, b"sparse", &NewNode::new(0o100_644))?;
+        // Blocks of the first two nodes below the indirect one, at other places in each; and one of a third node.
+        for n in (3000..3040).chain(4100..4143).chain([5000]) {
+            if n == 5000 {
+                volume.checkpoint()?;
+            }
+            volume.begin(Caller::ADMIN).write(ino, n * BLOCK as u64, &[n as u8; BLOCK])?;
+        }
+        Ok(())
+    });
+    let before = contents(&d.device);
+    let parent = d.child(d.ino("/sparse"), 2);
+    let words = d.block(d.addr(parent));
+    let node = |n: usize| Nid(u32::from_le_bytes(words[4 * n..4 * n + 4].try_into().unwrap()));
+    assert!(d.addr(node(1)) < d.addr(parent), "the parent is read later");
+    copy(&d, node(0), node(1));
+    let (_, losses) = after(&d);
+    assert_eq!((contents(&d.device), losses), (before, Vec::new()));
+}
