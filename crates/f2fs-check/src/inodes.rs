@@ -7,7 +7,7 @@ use f2fs::{
     format::{
         FileType,
         inode::{advise, flag, inline},
-        node::{NodeBlock, XATTR_NODE_OFFSET},
+        node::{NodeBlock, NodeFooter, XATTR_NODE_OFFSET},
         superblock::Features,
     },
     units::{BlockAddr, Ino, Nid},
@@ -17,7 +17,6 @@ use crate::{
     Certainty, Finding, Fix, Kind, Slot,
     checker::{Checker, ODD_MAX},
     links::Directory,
-    nodes::as_inode,
     reader::parse_node,
     segments::Content,
     table::{Entry, fact},
@@ -237,7 +236,7 @@ impl Checker<'_> {
         }
         let addr = self.table.addr(entry);
         let bytes = self.cache.block(&self.io, addr).ok()?;
-        let (parsed, _) = parse_node(self.format, &as_inode(&bytes, ino), ino.into(), addr);
+        let (parsed, _) = parse_node(self.format, &NodeFooter::with_inode(&bytes, ino), ino.into(), addr);
         let inode = Arc::new(parsed.ok()?);
         self.last_inode = Some(inode.clone());
         Some(inode)

@@ -23,7 +23,6 @@ use crate::{
     checker::{Checker, ODD_MAX},
     inodes::{EXTRA, INLINE, LINKS, has_map, may_pass_end},
     mend::{self, Mended},
-    nodes::as_inode,
     reader::parse_node,
     remake::Remains,
     table::{Entry, fact},
@@ -61,7 +60,7 @@ impl Checker<'_> {
         let Some(entry) = self.table.find(ino.into()) else { return };
         if let (Some(mut finding), Some(remains)) = (self.invalid.remove(&ino), remains) {
             let block = self.cache.block(&self.io, self.table.addr(entry));
-            let bytes = block.map(|bytes| as_inode(&bytes, ino));
+            let bytes = block.map(|bytes| NodeFooter::with_inode(&bytes, ino));
             if bytes.as_ref().is_ok_and(|bytes| !self.can_be_mended(ino, bytes, remains)) {
                 let known = "; other fields are impossible, too, or it lacks blocks that name it";
                 let overwritten = Finding { known: format!("{}{known}", finding.known), ..finding.clone() };

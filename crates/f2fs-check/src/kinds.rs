@@ -6,7 +6,11 @@
 use f2fs::{
     Place,
     format::{
-        FileType, block_size::INODE_NIDS, dentry::Dentry, inode::inline, node::NodeBlock,
+        FileType,
+        block_size::INODE_NIDS,
+        dentry::Dentry,
+        inode::inline,
+        node::{NodeBlock, NodeFooter},
         superblock::Features,
     },
     units::{BlockAddr, Ino, Nid},
@@ -17,7 +21,6 @@ use crate::{
     areas::begins_with_dot,
     checker::{Checker, ODD_MAX},
     inodes::{BLOCKS, MODE},
-    nodes::as_inode,
     reader::parse_node,
     table::{Entry, fact},
 };
@@ -65,7 +68,9 @@ impl Checker<'_> {
             let Some(entry) = self.table.find(ino.into()) else { continue };
             let Ok(bytes) = self.cache.block(&self.io, self.table.addr(entry)) else { continue };
             let addr = self.table.addr(entry);
-            let (Ok(inode), _) = parse_node(self.format, &as_inode(&bytes, ino), ino.into(), addr) else {
+            let (Ok(inode), _) =
+                parse_node(self.format, &NodeFooter::with_inode(&bytes, ino), ino.into(), addr)
+            else {
                 continue;
             };
             let own = inode.file_type();

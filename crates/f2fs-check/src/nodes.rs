@@ -29,15 +29,6 @@ use crate::{
 
 /// Nodes between two reports of progress.
 const TELL_EVERY: u64 = 1024;
-/// Byte offsets in a footer.
-const FOOTER_INO: usize = 4;
-const FOOTER_FLAG: usize = 8;
-/// Mark of a node of anything but a directory, in the footer's flags.
-const COLD: u32 = 1;
-/// Bits of the footer's flags below the offset.
-const OFFSET_SHIFT: u32 = 3;
-/// Bytes that a device writes as a whole.
-const SECTOR_BYTES: usize = block::ATOMIC_BYTES;
 
 impl Checker<'_> {
     /// Checks all inodes.
@@ -129,7 +120,7 @@ impl Checker<'_> {
             self.table.note(entry, fact::MENDED);
         }
         let mut copy: Box<[u8]> = bytes.into();
-        set_footer(&mut copy, &footer);
+        footer.put(&mut copy);
         self.report.sums.nodes += 1;
         self.report.sums.blocks += 1;
         match footer.is_inode() {
@@ -186,7 +177,7 @@ impl Checker<'_> {
         let is_inode = self.table.ino(entry) == ino;
         is_inode
             && NodeFooter::of(bytes).ino != ino
-            && parse_node(self.format, &as_inode(bytes, ino), nid, BlockAddr::NULL).0.is_err()
+            && parse_node(self.format, &NodeFooter::with_inode(bytes, ino), nid, BlockAddr::NULL).0.is_err()
     }
 
     /// Returns true if a block that should have the addresses or nodes of a file has other content: its footer has the inode of
@@ -200,7 +191,7 @@ impl Checker<'_> {
         }
         let content = &bytes[..bytes.len() - NODE_FOOTER_BYTES];
         let mut unfit = 0;
-        for sector in content.chunks(SECTOR_BYTES) {
+        for sector in content.chunks(block::ATOMIC_BYTES) {
             let (mut good, mut bad) = (0, 0);
             for word in sector.chunks_exact(4) {
                 let word = u32::from_le_bytes(word.try_into().expect("four bytes"));
@@ -497,22 +488,4 @@ impl Checker<'_> {
 /// Returns true if a block has nothing but zeroes or ones: it was overwritten, trimmed or could not be read.
 fn is_blank(bytes: &[u8]) -> bool {
     [0, 0xFF].iter().any(|blank| bytes.iter().all(|byte| byte == blank))
-}
-
-/// Sets numbers, offset and mark of cold nodes of a footer, and keeps its other fields.
-pub fn set_footer(bytes: &mut [u8], footer: &NodeFooter) {
-    let at = bytes.len() - NODE_FOOTER_BYTES;
-    bytes[at..at + 4].copy_from_slice(&footer.nid.0.to_le_bytes());
-    bytes[at + FOOTER_INO..at + FOOTER_INO + 4].copy_from_slice(&footer.ino.0.to_le_bytes());
-    let flag = &mut bytes[at + FOOTER_FLAG..at + FOOTER_FLAG + 4];
-    let low = u32::from(flag[0]) & ((1 << OFFSET_SHIFT) - 1) & !COLD;
-    flag.copy_from_slice(&(low | u32::from(footer.cold) | footer.offset << OFFSET_SHIFT).to_le_bytes());
-}
-
-/// Makes the bytes of an inode block say that they are inode `ino`.
-pub fn as_inode(bytes: &[u8], ino: Ino) -> Box<[u8]> {
-    let mut copy: Box<[u8]> = bytes.into();
-    let footer = NodeFooter { nid: ino.into(), ino, offset: 0, ..NodeFooter::of(bytes) };
-    set_footer(&mut copy, &footer);
-    copy
 }

@@ -210,9 +210,7 @@ impl Segments {
 
     /// Returns true if the entry of a segment has blocks, and type and count that fit its map.
     fn is_usable(&self, segment: SegNo) -> bool {
-        let entry = self.entries[segment.index()];
-        let marked: u32 = self.maps(segment).0.iter().map(|byte| byte.count_ones()).sum();
-        entry.kind.is_some() && entry.count > 0 && u32::from(entry.count) == marked
+        self.count(segment) > 0 && !self.contradicts_itself(segment)
     }
 
     /// Returns true if a segment has no usable entry, and lies in a block of the table without one: then nothing tells

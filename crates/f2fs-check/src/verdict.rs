@@ -27,9 +27,6 @@ use crate::{
 const BLANK_MIN: usize = 8;
 /// Nodes without a mark, from which on the block of the SIT is taken for an old one.
 const UNMARKED_MIN: usize = 8;
-/// Bytes that a device writes as a whole.
-const SECTOR_BYTES: usize = block::ATOMIC_BYTES;
-
 impl Checker<'_> {
     /// Checks that the logs go on at free blocks.
     pub fn check_logs(&mut self) {
@@ -419,9 +416,9 @@ impl Checker<'_> {
         self.conclude_free(at);
     }
 
-    /// Counts nodes as lost that the NAT or a parent names and of which no block was found, and those of which only the checkpoint has the
-    /// number, because the NAT journal was lost. Entries of a damaged block of the NAT may name more nodes than there were:
-    /// of `nodes` according to the checkpoint, `found` were found, and others are made anew.
+    /// Counts nodes as lost that the NAT or a parent names and of which no block was found, and those of which only the
+    /// checkpoint has the number, because the NAT journal was lost. Entries of a damaged block of the NAT may name more
+    /// nodes than there were: of `nodes` according to the checkpoint, `found` were found, and others are made anew.
     fn lose_missing(&mut self, found: u64, nodes: u64, inodes: u64) {
         let mut lost = self.unfound_nodes;
         // One wrong number in the checkpoint leaves the other right.
@@ -454,7 +451,7 @@ impl Checker<'_> {
 
 /// The sector of an address: its node, and the number of the sector there.
 fn sector_of(odd: &Odd) -> (Nid, usize) {
-    (odd.slot.nid, odd.slot.at / SECTOR_BYTES)
+    (odd.slot.nid, odd.slot.at / block::ATOMIC_BYTES)
 }
 
 /// Sectors of nodes with more addresses that are wrong for certain than others that a summary contradicts: other content

@@ -8,7 +8,6 @@ use f2fs::{
 
 use crate::{
     evidence::{Evidence, low_half},
-    nodes::as_inode,
     raw_node,
     scan::version_of,
     shape::Shape,
@@ -34,7 +33,7 @@ fn inode_at(shape: &Shape, evidence: &Evidence, ino: Ino, addr: BlockAddr) -> Op
     if raw_node::footer(&bytes, shape.block_size(), shape.limits).is_some() {
         return None;
     }
-    let inode = as_inode(&bytes, ino);
+    let inode = NodeFooter::with_inode(&bytes, ino);
     raw_node::footer(&inode, shape.block_size(), shape.limits)?;
     let before = evidence.version().wrapping_sub(1);
     let stored = low_half(NodeFooter::of(&bytes).cp_ver);

@@ -72,7 +72,7 @@ impl Nodes<'_> {
         let (nid, ino, addr) = (Nid(version.nid), Ino(version.ino), version.addr());
         let mut bytes = self.shape.io.read_block(addr, Place::Node(nid, addr))?;
         if version.is_inode() && version.has(fact::BAD_SUM) && NodeFooter::of(&bytes).nid != nid {
-            bytes = as_inode(&bytes, ino);
+            bytes = NodeFooter::with_inode(&bytes, ino);
         }
         if NodeFooter::of(&bytes).offset != version.offset() {
             return Err(Error::corrupt(Place::Node(nid, addr), "the block changes while it is read"));
@@ -83,11 +83,4 @@ impl Nodes<'_> {
         };
         NodeBlock::check(format, bytes, nid, ino, addr)
     }
-}
-
-/// Copies a block, and has its footer say that it is an inode.
-pub(crate) fn as_inode(bytes: &[u8], ino: Ino) -> Box<[u8]> {
-    let mut copy: Box<[u8]> = bytes.into();
-    NodeFooter { nid: ino.into(), ino, offset: 0, ..NodeFooter::of(bytes) }.put(&mut copy);
-    copy
 }

@@ -131,7 +131,7 @@ pub struct Session<H> {
     handler: H,
     limits: RequestLimits,
     transport: Transport,
-    /// What has been prepared for io_uring, from the init request to the answer.
+    /// The entries of io_uring, from the init request to its answer.
     reserve: Mutex<Option<Reserve>>,
     interrupts: Interrupts,
     /// Set once the kernel has sent its init request.
@@ -179,7 +179,8 @@ impl<H: Handler> Session<H> {
         let mut response = self.response(message_bytes);
         while let Some((header, arguments)) = self.connection.receive(&mut buffer)? {
             pool.mark_busy();
-            if header.opcode == opcode::INIT {
+            let is_init = header.opcode == opcode::INIT;
+            if is_init {
                 self.prepare_rings(pool, arguments);
             }
             let admission = pool.admit(&header, arguments);
@@ -191,8 +192,8 @@ impl<H: Handler> Session<H> {
                     self.answer(&header, &arguments, &mut response);
                 }
             }
-            if let Some(reserve) = self.take_reserve() {
-                reserve.start();
+            if is_init {
+                self.start_rings();
             }
             pool.mark_idle();
         }
@@ -247,10 +248,6 @@ impl<H: Handler> Session<H> {
             Err(Errno::IO)
         });
         (outcome, response.reply.take())
-    }
-
-    fn take_reserve(&self) -> Option<Reserve> {
-        self.reserve.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn init(&self, arguments: &mut Arguments<'_>, output: &mut Output) -> Result<(), Errno> {

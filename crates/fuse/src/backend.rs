@@ -23,7 +23,7 @@ use image::Image;
 use posix::{Credentials, Errno, FileSystem, Result};
 
 use crate::{
-    MountOptions,
+    IoUring, MountOptions,
     cache::KernelCache,
     event::{Event, Report},
     mount::SUBTYPE,
@@ -65,8 +65,7 @@ struct Adapter {
     /// Device number of the mount in the mount table.
     device: Option<(u32, u32)>,
     caching: WriteCaching,
-    /// The option about io_uring.
-    io_uring: Option<bool>,
+    io_uring: IoUring,
     /// Set when requests are answered.
     report: OnceLock<Arc<Report>>,
 }
@@ -114,8 +113,8 @@ pub fn mount(
         report: OnceLock::new(),
     };
     let transport = match options.io_uring {
-        Some(false) => Transport::Device,
-        None | Some(true) => Transport::IoUring,
+        IoUring::Never => Transport::Device,
+        IoUring::IfOffered | IoUring::Wanted => Transport::IoUring,
     };
     let session = fuse_protocol::Session::new(connection, limits, adapter).over(transport);
     Ok(Session { session, threads, mounter })
@@ -208,7 +207,9 @@ impl Handler for Adapter {
         match problem {
             Problem::Panic(message) => self.fs.record_fault(message),
             Problem::KernelTooOld { minor } => self.tell(&Event::KernelTooOld { minor }),
-            Problem::NoIoUring(reason) if self.io_uring == Some(true) => self.tell(&Event::NoIoUring(reason)),
+            Problem::NoIoUring(reason) if self.io_uring == IoUring::Wanted => {
+                self.tell(&Event::NoIoUring(reason))
+            }
             _ => {}
         }
     }

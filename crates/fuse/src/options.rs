@@ -31,6 +31,18 @@ pub enum OnError {
     Panic,
 }
 
+/// Use of io_uring for the exchange of requests with the kernel. Without it, requests come through `/dev/fuse`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IoUring {
+    /// If the kernel offers it.
+    #[default]
+    IfOffered,
+    /// If the kernel offers it; [`Event::NoIoUring`](crate::Event) tells the reason if it cannot be used.
+    Wanted,
+    /// Never.
+    Never,
+}
+
 /// The kind of file that holds a volume. It determines the default of `discard`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
@@ -111,9 +123,8 @@ pub struct MountOptions {
     pub direct: bool,
     /// Files open for writing bypass the page cache of the mount.
     pub direct_write: bool,
-    /// Requests come through io_uring if the kernel offers it. With `None` they come through `/dev/fuse` otherwise, and
-    /// with true, too, but [`Event::NoIoUring`](crate::Event) tells the reason.
-    pub io_uring: Option<bool>,
+    /// Use of io_uring for the exchange of requests with the kernel.
+    pub io_uring: IoUring,
     /// Labels of SELinux. With `None`, it depends on whether the host has SELinux.
     pub selinux_labels: Option<SelinuxLabels>,
     /// Source in the mount table. With `None`, it is the image.
@@ -158,7 +169,7 @@ impl Default for MountOptions {
             threads: None,
             direct: false,
             direct_write: false,
-            io_uring: None,
+            io_uring: IoUring::default(),
             selinux_labels: None,
             source_name: None,
             keys: Keyring::default(),

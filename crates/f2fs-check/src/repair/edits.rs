@@ -23,7 +23,6 @@ use crate::{
     Fix, NewBlock, Slot,
     bitmap::Bitmap,
     mend::{self, Mended},
-    nodes::set_footer,
     reader::parse_node,
     segments::Content,
     segments::{Contents, Segments},
@@ -114,8 +113,7 @@ impl Edits<'_> {
                     let stored = NodeFooter::of(bytes);
                     // The log of a node follows from the mark, and Linux rolls only the warm one forward.
                     let cold = kind.map_or(stored.cold, |kind| kind != FileType::Directory);
-                    let footer = NodeFooter { nid: *nid, ino: *ino, offset: *offset, cold, ..stored };
-                    set_footer(bytes, &footer);
+                    NodeFooter { nid: *nid, ino: *ino, offset: *offset, cold, ..stored }.put(bytes);
                 }
             }
             Fix::Node(slot, bytes) if bytes.is_empty() => {

@@ -17,7 +17,6 @@ use f2fs::{
 
 use crate::{
     Report,
-    nat::clear_erased_entries,
     packs::{self, Pack},
     segments::is_erased,
     superblocks,
@@ -75,10 +74,12 @@ impl Tables {
         }
         let (index, slot) = nat::position(nid, self.geometry.block_size);
         match index < self.geometry.nat_blocks() {
-            true => self.nat_block(index).map_or(NatEntry::default(), |mut block| {
-                clear_erased_entries(&mut block);
-                nat::entry(&block, slot)
-            }),
+            true => {
+                let start = slot * nat::ENTRY_BYTES;
+                let block = self.nat_block(index);
+                let block = block.filter(|block| !is_erased(&block[start..start + nat::ENTRY_BYTES]));
+                block.map_or(NatEntry::default(), |block| nat::entry(&block, slot))
+            }
             false => NatEntry::default(),
         }
     }

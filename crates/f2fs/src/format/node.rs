@@ -106,9 +106,23 @@ impl NodeFooter {
     }
 
     /// Writes the footer to the end of the bytes of a node block.
+    ///
+    /// # Panics
+    /// If `block` is shorter than a footer: a bug of the caller.
     pub fn put(self, block: &mut [u8]) {
         let at = block.len() - NODE_FOOTER_BYTES;
         block[at..].copy_from_slice(self.to_raw().as_bytes());
+    }
+
+    /// Copies the bytes of a node block, and has their footer say that they are inode `ino`.
+    ///
+    /// # Panics
+    /// If `block` is shorter than a footer: a bug of the caller.
+    #[must_use]
+    pub fn with_inode(block: &[u8], ino: Ino) -> Box<[u8]> {
+        let mut copy: Box<[u8]> = block.into();
+        NodeFooter { nid: ino.into(), ino, offset: 0, ..NodeFooter::of(block) }.put(&mut copy);
+        copy
     }
 
     fn to_raw(self) -> raw::NodeFooter {

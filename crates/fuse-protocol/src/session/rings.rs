@@ -32,8 +32,8 @@ use crate::{
 /// Number of entries of a queue. While writers wait for their turn in more of them, readers wait, too.
 const QUEUE_ENTRIES_MAX: usize = 256;
 const QUEUE_ENTRIES_MIN: usize = 8;
-/// Number of entries for all processors that are online, if each can have its minimum: the ring of each entry in use is an open file, of which
-/// many hosts allow 1024. Untouched entries take address space, but no memory.
+/// Number of entries for all processors that are online, if each can have its minimum: the ring of each entry in use is an
+/// open file, of which many hosts allow 1024. Untouched entries take address space, but no memory.
 const ENTRIES_MAX: usize = 512;
 /// Number of entries of a queue that are never used for answers that wait for other requests.
 const ENTRIES_FREE: usize = 2;
@@ -52,7 +52,7 @@ pub struct Reserve {
     start: mpsc::Sender<()>,
 }
 
-/// What a worker has, beside its ring and its entry.
+/// The buffers of a worker, and the place of its answers that come later.
 struct Desk {
     response: Response,
     arguments: Vec<u8>,
@@ -84,6 +84,14 @@ impl<H: Handler> Session<H> {
                 *reserve = Some(prepared);
             }
             Err(error) => self.handler.report(Problem::NoIoUring(error.to_string())),
+        }
+    }
+
+    /// Lends the prepared entries to the kernel, after the answer to its init request.
+    pub(super) fn start_rings(&self) {
+        let prepared = self.reserve.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(reserve) = prepared {
+            reserve.start();
         }
     }
 

@@ -51,7 +51,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Maps `count` regions of `bytes` zeroes each, one behind the other from the begin of a page on.
+    /// Maps `count` regions of `bytes` zeroes each, one behind the other from the start of a page on.
     ///
     /// # Errors
     /// Those of mmap(2).

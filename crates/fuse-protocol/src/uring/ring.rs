@@ -26,7 +26,7 @@ pub struct Ring {
     lent: Vec<Option<Entry>>,
 }
 
-/// What the kernel wants of an entry that it is lent.
+/// Command with which an entry is lent to the kernel.
 enum Command {
     Register,
     CommitAndFetch,

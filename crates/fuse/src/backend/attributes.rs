@@ -24,52 +24,34 @@ impl Adapter {
         // A process that has the file open for writing may be about to write.
         let writes = getattr_flags & abi::GETATTR_HANDLE != 0 && handle != 0;
         let before_write = writes.then(|| self.cache.about_to_write(caller, ino));
+        let Some(before_write) = before_write else {
+            let from = self.cache.now();
+            let stat = self.fs.stat(ino)?;
+            let validity = self.cache.attr_validity(&stat, from);
+            put_attr(&stat, self.block_bytes, validity, &mut response.output);
+            return Ok(());
+        };
         let (fs, caching, block_bytes) = (self.fs.clone(), self.caching, self.block_bytes);
+        let answer = move |validity: Duration, output: &mut Output| {
+            put_attr(&stat_before_write(&fs, caching, caller, ino)?, block_bytes, validity, output);
+            Ok(())
+        };
         match before_write {
-            Some(BeforeWrite::WriteBack) => {
-                let files = self.cache.to_write_back(ino);
-                let nodes = files.iter().map(|ino| self.node(*ino)).collect();
-                let cache = self.cache.clone();
-                let reply = response.defer();
-                // If it cannot wait, fsync(2) and close(2) report a lack of space.
-                self.kernel_write_back_for_space.then(
-                    nodes,
-                    reply,
-                    WhenCrowded::AnswerAtOnce,
-                    move |output| {
-                        cache.written_back(ino, &files)?;
-                        put_attr(
-                            &stat_before_write(&fs, caching, caller, ino)?,
-                            block_bytes,
-                            NO_VALIDITY,
-                            output,
-                        );
-                        Ok(())
-                    },
-                );
+            BeforeWrite::Accept(validity) => answer(validity, &mut response.output)?,
+            BeforeWrite::WriteBack => {
+                let (cache, files) = (self.cache.clone(), self.cache.to_write_back(ino));
+                self.after_write_back_for_space(files, response, move |files, output| {
+                    cache.written_back(ino, files)?;
+                    answer(NO_VALIDITY, output)
+                });
             }
             // The queue is that of the request to wait for.
-            Some(BeforeWrite::Wait) => {
+            BeforeWrite::Wait => {
                 let reply = response.defer();
                 // If it cannot wait, fsync(2) and close(2) report that the write came too late.
                 self.kernel_write_back.then(Vec::new(), reply, WhenCrowded::AnswerAtOnce, move |output| {
-                    put_attr(
-                        &stat_before_write(&fs, caching, caller, ino)?,
-                        block_bytes,
-                        NO_VALIDITY,
-                        output,
-                    );
-                    Ok(())
+                    answer(NO_VALIDITY, output)
                 });
-            }
-            Some(BeforeWrite::Accept(validity)) => {
-                let stat = stat_before_write(&fs, caching, caller, ino)?;
-                put_attr(&stat, block_bytes, validity, &mut response.output);
-            }
-            None => {
-                let from = self.cache.now();
-                let stat = fs.stat(ino)?;
-                put_attr(&stat, block_bytes, self.cache.attr_validity(&stat, from), &mut response.output);
             }
         }
         Ok(())

@@ -192,22 +192,28 @@ impl Adapter {
         match self.cache.to_write_back_before_allocating(bytes) {
             None => answer(&mut response.output),
             Some(first) => {
-                let nodes = first.iter().map(|ino| self.node(*ino)).collect();
                 let cache = self.cache.clone();
-                let reply = response.defer();
-                // If it cannot wait, fsync(2) and close(2) report a lack of space.
-                self.kernel_write_back_for_space.then(
-                    nodes,
-                    reply,
-                    WhenCrowded::AnswerAtOnce,
-                    move |output| {
-                        cache.keep_failures(&first);
-                        answer(output)
-                    },
-                );
+                self.after_write_back_for_space(first, response, move |first, output| {
+                    cache.keep_failures(first);
+                    answer(output)
+                });
                 Ok(())
             }
         }
+    }
+
+    /// Answers a request when the kernel has written back these files, and earlier requests for space are answered. If it
+    /// cannot wait, fsync(2) and close(2) report a lack of space.
+    pub(super) fn after_write_back_for_space(
+        &self,
+        files: Vec<Ino>,
+        response: &mut Response,
+        answer: impl FnOnce(&[Ino], &mut Output) -> Result<()> + Send + 'static,
+    ) {
+        let nodes = files.iter().map(|ino| self.node(*ino)).collect();
+        let reply = response.defer();
+        let answer = move |output: &mut Output| answer(&files, output);
+        self.kernel_write_back_for_space.then(nodes, reply, WhenCrowded::AnswerAtOnce, answer);
     }
 }
 

@@ -87,7 +87,7 @@ impl Files {
         self.shard(ino).get(&ino).map(|state| state.limits).unwrap_or_default()
     }
 
-    /// Notes the begin of a request after which the file may accept no more writes.
+    /// Notes the start of a request after which the file may accept no more writes.
     pub fn begin_protection(&self, ino: Ino) {
         self.change(ino, |state| state.protections += 1);
     }

@@ -8,7 +8,7 @@ use f2fs::{
 };
 use posix::{Atime, BackgroundGc, FsyncMode, SelinuxLabels, ShownOwner};
 
-use super::{KNOWN, MountOptions, OnError};
+use super::{IoUring, KNOWN, MountOptions, OnError};
 
 /// Returns the spellings of all options, for messages.
 pub(super) fn spellings() -> String {
@@ -103,8 +103,8 @@ impl MountOptions {
             ("strictatime", None) => self.atime = Atime::Strict,
             ("diratime", None) => self.dir_atime = true,
             ("nodiratime", None) => self.dir_atime = false,
-            ("io_uring", None) => self.io_uring = Some(true),
-            ("no_io_uring", None) => self.io_uring = Some(false),
+            ("io_uring", None) => self.io_uring = IoUring::Wanted,
+            ("no_io_uring", None) => self.io_uring = IoUring::Never,
             ("allow_other", None) => self.allow_other = true,
             ("seclabel", None) => self.selinux_labels = Some(SelinuxLabels::Used),
             ("noseclabel", None) => self.selinux_labels = Some(SelinuxLabels::Hidden),
