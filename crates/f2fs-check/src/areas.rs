@@ -19,7 +19,7 @@ use crate::{
     Fix, Loss, NewBlock, Slot,
     checker::{Checker, ODD_MAX},
     inodes::has_map,
-    names::{Naming, is_dot},
+    names::is_dot,
     reader::read_block,
 };
 
@@ -309,8 +309,8 @@ impl Checker<'_> {
             b".." => return Some((b"..", entry.ino)),
             _ => {}
         }
-        if self.is_enterable(Naming::of(dir), entry.ino) {
-            self.enter_later(dir.ino(), entry.name, entry.ino);
+        if self.is_enterable(entry.ino) {
+            self.enter_later(dir.ino(), entry.name, entry.hash, entry.ino);
         } else {
             self.lose(Loss::Entry);
         }

@@ -22,6 +22,7 @@ use crate::{
     areas::Held,
     clusters::Trials,
     doubtful_names::DoubtfulNames,
+    encryption::Parents,
     layouts::Layouts,
     links::Directory,
     lost::Lost,
@@ -144,7 +145,7 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         unlike_clusters: FxHashSet::default(),
         named: FxHashMap::default(),
         doubted_kinds: FxHashSet::default(),
-        plain_parents: FxHashSet::default(),
+        parents: Parents::default(),
         without_context: FxHashSet::default(),
         encrypted_names: FxHashSet::default(),
         past_size: FxHashMap::default(),
@@ -223,8 +224,8 @@ pub(crate) struct Checker<'a> {
     pub named: FxHashMap<Ino, Named>,
     /// Inodes whose content contradicts their kind.
     pub doubted_kinds: FxHashSet<Ino>,
-    /// Parents of inodes without the mark of encryption, on a volume with encryption: they are not encrypted, either.
-    pub plain_parents: FxHashSet<Ino>,
+    /// Parents of inodes that tell if they are encrypted, on a volume with encryption.
+    pub parents: Parents,
     /// Inodes that are marked as encrypted, on a volume with encryption, and have no context.
     pub without_context: FxHashSet<Ino>,
     /// Directories among them with names that may be encrypted.

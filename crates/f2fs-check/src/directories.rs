@@ -18,6 +18,7 @@ use crate::{
     Fix, Kind, Loss, Slot, Stage,
     areas::Held,
     checker::Checker,
+    encryption::AreaOwner,
     inodes::{DEPTH, SIZE},
     names::{Naming, is_dot},
     reader::read_runs,
@@ -67,6 +68,8 @@ pub struct Walk {
     pub is_broken: bool,
     /// True if no name can be an encrypted one.
     pub is_plain: bool,
+    /// Owner of the entries in the current area.
+    pub owner: AreaOwner,
 }
 
 impl Walk {
@@ -87,15 +90,21 @@ impl Walk {
 
     /// Returns true if an entry lies in a wrong bucket, although nothing else is wrong with it, and is entered again.
     fn is_moved(&self, block: u64, entry: &Dentry<'_>) -> bool {
-        let hash = self.naming.hash(entry.name, entry.hash);
-        let is_in_place = || {
-            let level = dir_hash::level_of(block, self.dir_level);
-            level.is_some_and(|(level, bucket)| {
-                u64::from(hash) % dir_hash::buckets(level, self.dir_level) == bucket
-            })
-        };
-        let is_right = hash == entry.hash && self.naming.is_possible(entry.name);
-        is_right && !self.is_inline && !is_in_place()
+        self.is_confirmed(entry) && self.naming.is_possible(entry.name) && !self.is_in_place(block, entry)
+    }
+
+    /// Returns true if an entry lies in the bucket that its name selects.
+    pub fn is_in_place(&self, block: u64, entry: &Dentry<'_>) -> bool {
+        self.has_bucket(block, self.naming.hash(entry.name, entry.hash))
+    }
+
+    /// Returns true if a block belongs to the bucket of a hash.
+    pub fn has_bucket(&self, block: u64, hash: u32) -> bool {
+        let level = dir_hash::level_of(block, self.dir_level);
+        let is_right = level.is_some_and(|(level, bucket)| {
+            u64::from(hash) % dir_hash::buckets(level, self.dir_level) == bucket
+        });
+        self.is_inline || is_right
     }
 }
 
@@ -150,6 +159,7 @@ impl Checker<'_> {
             edited: None,
             is_broken: false,
             is_plain: true,
+            owner: AreaOwner::Certain,
         };
         if depth > dir_hash::DEPTH_MAX {
             self.add(Kind::DirDepth, Place::Inode(ino), format!("i_current_depth {depth}, at most 63"));

@@ -28,8 +28,8 @@ use crate::{
 pub struct DoubtfulNames {
     /// Areas that show damage, with their directories: at most [`ODD_MAX`].
     areas: BTreeMap<Held, Ino>,
-    /// Names that were taken out of their area, to be entered again: directory, name and inode.
-    entering: Vec<(Ino, Box<[u8]>, Ino)>,
+    /// Names that were taken out of their area, to be entered again: directory, name, hash and inode.
+    entering: Vec<(Ino, Box<[u8]>, u32, Ino)>,
     /// Areas with names of inodes that are not in use: one for each name, at most [`ODD_MAX`].
     lost: Vec<Held>,
 }
@@ -54,10 +54,10 @@ impl Checker<'_> {
     }
 
     /// Notes a name that was taken out of its area, to be entered again.
-    pub fn enter_later(&mut self, dir: Ino, name: &[u8], ino: Ino) {
+    pub fn enter_later(&mut self, dir: Ino, name: &[u8], hash: u32, ino: Ino) {
         match self.doubtful_names.entering.len() < ODD_MAX {
-            true => self.doubtful_names.entering.push((dir, name.into(), ino)),
-            false => self.fix(Fix::Enter { dir, name: name.to_vec(), ino }),
+            true => self.doubtful_names.entering.push((dir, name.into(), hash, ino)),
+            false => self.fix(Fix::Enter { dir, name: name.to_vec(), hash, ino }),
         }
     }
 
@@ -75,11 +75,11 @@ impl Checker<'_> {
         for (held, dir) in std::mem::take(&mut self.doubtful_names.areas) {
             self.drop_surplus_names(held, dir);
         }
-        for (dir, name, ino) in std::mem::take(&mut self.doubtful_names.entering) {
+        for (dir, name, hash, ino) in std::mem::take(&mut self.doubtful_names.entering) {
             if self.is_surplus(dir, &name, ino) {
                 self.drop_copy(dir, ino);
             } else {
-                self.fix(Fix::Enter { dir, name: name.into_vec(), ino });
+                self.fix(Fix::Enter { dir, name: name.into_vec(), hash, ino });
             }
         }
     }
@@ -188,9 +188,7 @@ impl Checker<'_> {
             }
             let Some(inode) = checker.inode_of(Ino::from(nid)) else { return };
             let dir = Ino(inode.head().pino.get());
-            let has_name = !inode.last_name().is_empty()
-                && inode.head().links.get() > 0
-                && !inode.has_advise(advise::ENC_NAME | advise::ENCRYPT);
+            let has_name = !inode.last_name().is_empty() && inode.head().links.get() > 0;
             if has_name && checker.directories.binary_search_by_key(&dir, |directory| directory.ino).is_ok() {
                 nameless.entry(dir).or_default().push(Ino::from(nid));
                 count += 1;

@@ -6,6 +6,7 @@ use f2fs::{
         FileType,
         dentry::{Dentries, Dentry, SlotUse, slots_for},
         dir_hash,
+        inode::advise,
     },
     units::Ino,
 };
@@ -14,7 +15,7 @@ use crate::{
     Certainty, Finding, Fix, Kind,
     checker::{Checker, ODD_MAX},
     directories::{HASHES_MAX, Walk},
-    names::{Naming, is_plain},
+    names::{ENCRYPTED_NAME_MIN, Naming, encrypted_hash, is_dot, is_plain},
     remake::Named,
     table::fact,
 };
@@ -23,6 +24,7 @@ impl Checker<'_> {
     /// Checks all entries of an area.
     pub fn check_area(&mut self, walk: &mut Walk, block: u64, bytes: &[u8]) {
         let area = Dentries::new(bytes, Place::Dir(walk.ino, block));
+        walk.owner = self.owner_of_area(walk, block, &area);
         let mut slot = 0;
         while slot < area.slots() {
             slot = match area.is_used(slot) {
@@ -46,7 +48,7 @@ impl Checker<'_> {
         let mut entry = area.entry_at(slot);
         let mut next = slot + entry.map_or(1, |entry| slots_for(entry.name.len()));
         let mut restored = None;
-        if !entry.is_some_and(|entry| walk.is_confirmed(&entry)) {
+        if !entry.is_some_and(|entry| walk.is_confirmed(&entry) && !self.contradicts_inode(walk, &entry)) {
             self.doubt_area(walk.held, walk.ino);
             restored = self.restored_entry(walk, block, area, slot);
             // A name does not reach into the next one.
@@ -59,7 +61,7 @@ impl Checker<'_> {
         if let Some((kind, name)) = &restored {
             let raw = area.raw(slot);
             let shown = walk.naming.shown(name);
-            let known = format!("slot {slot} has a name of {length} bytes, and the hash of {shown}");
+            let known = format!("slot {slot} has another name of {length} bytes, and the hash of {shown}");
             let finding = Finding::new(Kind::DentryName, at, known).repaired_by("restore the name");
             self.report.add(finding.with_certainty(Certainty::Certain));
             let (hash, ino) = (raw.hash.get(), Ino(raw.ino.get()));
@@ -110,11 +112,26 @@ impl Checker<'_> {
         }
         let inode = self.inode_of(ino)?;
         let name = inode.last_name();
-        let is_own = name.len() != usize::from(raw.name_len.get())
+        let has_other_length = name.len() != usize::from(raw.name_len.get());
+        let is_own = (has_other_length || walk.naming == Naming::EncryptedFolded)
             && !name.is_empty()
-            && walk.naming.hash(name, !hash) == hash
+            && (walk.naming.hash(name, !hash) == hash || encrypted_hash(walk.naming, &inode) == Some(hash))
             && slot + slots_for(name.len()) <= area.slots();
         is_own.then(|| (inode.file_type(), name.to_vec()))
+    }
+
+    /// Returns true if an entry has the hash that its inode carries with another name. Where only the key tells the hash of a
+    /// name, nothing else shows damage of the name.
+    fn contradicts_inode(&mut self, walk: &Walk, entry: &Dentry<'_>) -> bool {
+        if walk.naming != Naming::EncryptedFolded || is_dot(entry.name) {
+            return false;
+        }
+        self.inode_of(entry.ino).is_some_and(|inode| {
+            !inode.has_advise(advise::LOST_PINO)
+                && inode.head().pino.get() == walk.ino.0
+                && inode.last_name() != entry.name
+                && encrypted_hash(walk.naming, &inode) == Some(entry.hash)
+        })
     }
 
     fn check_dot(&mut self, walk: &mut Walk, block: u64, entry: &Dentry<'_>, which: usize, bytes: &[u8]) {
@@ -156,11 +173,20 @@ impl Checker<'_> {
     /// Checks an entry that is not a dot.
     fn check_entry(&mut self, walk: &mut Walk, block: u64, entry: &Dentry<'_>, bytes: &[u8]) {
         let at = Place::Dir(walk.ino, block);
+        if self.belongs_elsewhere(walk, entry) {
+            self.send_home(walk, at, entry, bytes);
+            return;
+        }
         self.report.sums.entries += 1;
         let shown = walk.naming.shown(entry.name);
         let mut hash = walk.naming.hash(entry.name, entry.hash);
         let is_possible = walk.naming.is_possible(entry.name);
         walk.is_plain &= is_plain(entry.name);
+        if let Some(known) = self.damaged_ciphertext(walk, block, entry) {
+            let known = format!("the name {shown} in slot {} {known}", entry.slot);
+            self.remove_entry(walk, entry, bytes, Finding::new(Kind::DentryName, at, known));
+            return;
+        }
         if !is_possible {
             let known = format!("the name {shown} in slot {} has a slash or a zero", entry.slot);
             self.add(Kind::DentryName, at, known);
@@ -189,6 +215,22 @@ impl Checker<'_> {
             walk.hashes.push(hash);
         }
         self.check_target(walk, at, entry, &shown, bytes);
+    }
+
+    /// The damage of an encrypted name that nothing restores: nobody would know it, and its bytes may not even be a name.
+    fn damaged_ciphertext(&mut self, walk: &Walk, block: u64, entry: &Dentry<'_>) -> Option<&'static str> {
+        if !self.has_ciphertext(walk) {
+            return None;
+        }
+        if entry.name.len() < ENCRYPTED_NAME_MIN {
+            return Some("is too short for an encrypted one");
+        }
+        // The bucket confirms the hash, and the inode does not confirm the name.
+        let is_lost = !walk.is_confirmed(entry)
+            && walk.has_bucket(block, entry.hash)
+            && self.right_name(walk, entry) == entry.name
+            && !self.is_own_name(entry);
+        is_lost.then_some("has another hash, and nothing tells it")
     }
 
     /// The name that an entry with a wrong hash or an impossible name should have: the inode may have it, and
@@ -247,21 +289,21 @@ impl Checker<'_> {
 
     /// Takes an entry out of its area, to be entered again.
     pub fn enter_again(&mut self, walk: &mut Walk, entry: &Dentry<'_>, bytes: &[u8]) {
-        if !self.is_enterable(walk.naming, entry.ino) {
+        if !self.is_enterable(entry.ino) {
             return;
         }
+        let inode = self.inode_of(entry.ino).filter(|inode| inode.last_name() == entry.name);
+        let own = inode.and_then(|inode| encrypted_hash(walk.naming, &inode));
         let slots = entry.slot..entry.slot + slots_for(entry.name.len());
         walk.edit(bytes, |area| slots.for_each(|slot| area.set_use(slot, SlotUse::Free)));
-        self.enter_later(walk.ino, entry.name, entry.ino);
+        self.enter_later(walk.ino, entry.name, own.unwrap_or(entry.hash), entry.ino);
     }
 
-    /// Returns true if a name of an inode can be entered again; otherwise its entry is removed, or only the key tells the name.
-    pub fn is_enterable(&self, naming: Naming, ino: Ino) -> bool {
+    /// Returns true if a name of an inode can be entered again; otherwise its entry is removed.
+    pub fn is_enterable(&self, ino: Ino) -> bool {
         let found = self.table.find_inode(ino);
         let is_usable = found.is_some_and(|found| !self.table.has(found, fact::HIDDEN));
-        is_usable
-            && ino != self.superblock.root_ino
-            && !matches!(naming, Naming::Encrypted | Naming::EncryptedFolded)
+        is_usable && ino != self.superblock.root_ino
     }
 
     /// Checks the inode that an entry names, and counts the name.
@@ -280,8 +322,10 @@ impl Checker<'_> {
         };
         if self.table.has(found, fact::INVALID | fact::BROKEN) && self.named.len() < ODD_MAX {
             if let Some(kind) = entry.kind {
-                let name = matches!(walk.naming, Naming::Plain | Naming::Folded).then(|| entry.name.into());
-                self.named.insert(entry.ino, Named { kind, dir: Some(walk.ino), name });
+                let is_in_encrypted = walk.naming.is_encrypted();
+                let name = (!is_in_encrypted).then(|| entry.name.into());
+                let named = Named { kind, dir: Some(walk.ino), name, is_in_encrypted };
+                self.named.insert(entry.ino, named);
             }
         }
         if entry.ino == walk.ino {

@@ -102,12 +102,15 @@ pub enum Fix {
     Root,
     /// Enters an inode without a name into its directory, or into lost+found.
     Attach(Ino),
-    /// Enters a name again, at the place that its hash selects. If the directory has the name, it gets a suffix.
+    /// Enters a name again, at the place that its hash selects. If the directory has the name, it gets a suffix. If the
+    /// directory is encrypted, the inode comes to lost+found then.
     Enter {
         /// The directory.
         dir: Ino,
-        /// The name.
+        /// The name, as the directory stores it.
         name: Vec<u8>,
+        /// Its hash, for an encrypted directory.
+        hash: u32,
         /// Inode that it names.
         ino: Ino,
     },

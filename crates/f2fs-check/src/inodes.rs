@@ -16,7 +16,9 @@ use f2fs::{
 use crate::{
     Certainty, Finding, Fix, Kind, Slot,
     checker::{Checker, ODD_MAX},
+    encryption::has_content,
     links::Directory,
+    names::has_encrypted_name,
     reader::parse_node,
     segments::Content,
     table::{Entry, fact},
@@ -83,7 +85,7 @@ impl Checker<'_> {
         if !self.table.has(entry, fact::HIDDEN) {
             self.quotas.charge(&inode);
         }
-        self.note_parent_of_plain(&inode);
+        self.note_encryption_of_parent(&inode);
         if inode.is_directory() {
             self.report.sums.directories += 1;
             self.table.take_links(entry, 1);
@@ -128,13 +130,19 @@ impl Checker<'_> {
         }
     }
 
-    /// Notes the parent of an inode that is not encrypted: all that is made in an encrypted directory is.
-    fn note_parent_of_plain(&mut self, inode: &NodeBlock) {
-        let has_content =
-            matches!(inode.file_type(), FileType::Regular | FileType::Directory | FileType::Symlink);
-        let is_plain = has_content && !inode.has_advise(advise::ENCRYPT | advise::LOST_PINO);
-        if is_plain && self.format.features.has(Features::ENCRYPT) && self.plain_parents.len() < ODD_MAX {
-            self.plain_parents.insert(Ino(inode.head().pino.get()));
+    /// Notes if the parent of an inode is encrypted, on a volume with encryption: all that is made in an encrypted directory has
+    /// an encrypted name, and is encrypted if it has content.
+    fn note_encryption_of_parent(&mut self, inode: &NodeBlock) {
+        if !self.format.features.has(Features::ENCRYPT) || inode.has_advise(advise::LOST_PINO) {
+            return;
+        }
+        let parents = match (has_encrypted_name(inode), inode.has_advise(advise::ENCRYPT)) {
+            (true, _) => &mut self.parents.encrypted,
+            (false, false) if has_content(inode) => &mut self.parents.plain,
+            _ => return,
+        };
+        if parents.len() < ODD_MAX {
+            parents.insert(Ino(inode.head().pino.get()));
         }
     }
 

@@ -30,7 +30,7 @@ const BLOCKS_WITHOUT_CONTENT: u64 = 2;
 /// Blocks that a symbolic link can have: itself, its xattr node, and its target.
 const BLOCKS_OF_SYMLINK: u64 = 3;
 /// Permissions of every symbolic link.
-const SYMLINK_PERMISSIONS: u16 = 0o777;
+pub const SYMLINK_PERMISSIONS: u16 = 0o777;
 
 impl Checker<'_> {
     /// Returns true if the content of an inode contradicts its kind: a device, FIFO or socket with content, or a root that is

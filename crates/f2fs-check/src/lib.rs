@@ -34,6 +34,7 @@ mod entries;
 mod files;
 mod finding;
 mod fix;
+mod forms;
 mod inodes;
 mod invalid;
 mod kind;

@@ -27,6 +27,10 @@ pub(crate) enum Loss {
     Attributes,
     /// The encryption context of a file.
     Context,
+    /// An encrypted directory, whose encryption context is lost.
+    EncryptedDirectory,
+    /// A symbolic link or device node, whose target or number lay in its inode.
+    Special,
     /// The certainty that the content in an inode is right: its checksum is not.
     Inline,
     /// The size of a file.
@@ -72,6 +76,18 @@ impl Loss {
                 format!(
                     "the encryption contexts of up to {count} files are lost: without them no key opens their content, \
                      which lost+found keeps as it is stored"
+                )
+            }
+            Loss::EncryptedDirectory => {
+                format!(
+                    "up to {count} encrypted directories are lost with their encryption contexts, without which no key opens \
+                     the names in them: what they hold comes to lost+found under numbers"
+                )
+            }
+            Loss::Special => {
+                format!(
+                    "up to {count} symbolic links and device nodes are lost: their targets and device numbers lay in their \
+                     inodes"
                 )
             }
             Loss::Inline => {

@@ -12,7 +12,7 @@ use f2fs::{
 };
 
 /// Minimum length of an encrypted name in bytes.
-const ENCRYPTED_NAME_MIN: usize = 16;
+pub const ENCRYPTED_NAME_MIN: usize = 16;
 /// Lengths of encrypted names are multiples of it, apart from the largest one.
 const ENCRYPTED_NAME_STEP: usize = 4;
 
@@ -28,6 +28,29 @@ pub fn is_plain(name: &[u8]) -> bool {
         name.len() >= ENCRYPTED_NAME_MIN && (name.len() % ENCRYPTED_NAME_STEP == 0 || name.len() == NAME_MAX);
     let is_text = || std::str::from_utf8(name).is_ok_and(|text| !text.chars().any(char::is_control));
     !has_length || is_text()
+}
+
+/// The hash with which an encrypted directory stores the name that an inode carries. `None` if the inode carries no encrypted
+/// name, or if only the key tells the hash: it follows the name where the directory folds case, if there is space for it
+/// (Linux, `init_dent_inode`).
+pub fn encrypted_hash(naming: Naming, inode: &NodeBlock) -> Option<u32> {
+    let name = inode.last_name();
+    if !has_encrypted_name(inode) {
+        return None;
+    }
+    match naming {
+        Naming::Encrypted => Some(name_hash(name)),
+        Naming::EncryptedFolded => {
+            let hash = inode.head().name.get(name.len()..)?.first_chunk();
+            hash.map(|hash| u32::from_le_bytes(*hash))
+        }
+        Naming::Plain | Naming::Folded => None,
+    }
+}
+
+/// Returns true if an inode carries an encrypted name.
+pub fn has_encrypted_name(inode: &NodeBlock) -> bool {
+    inode.has_advise(advise::ENC_NAME) && !is_plain(inode.last_name())
 }
 
 /// Rules by which a directory hashes and compares names.
@@ -52,6 +75,11 @@ impl Naming {
             (true, false) => Naming::Encrypted,
             (true, true) => Naming::EncryptedFolded,
         }
+    }
+
+    /// Returns true for the namings of encrypted directories.
+    pub fn is_encrypted(self) -> bool {
+        matches!(self, Naming::Encrypted | Naming::EncryptedFolded)
     }
 
     /// The hash that a name must have; the stored one if that cannot be told.

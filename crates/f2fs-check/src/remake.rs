@@ -1,4 +1,4 @@
-//! Inodes of regular files and directories whose block is lost, made anew from the blocks that name them.
+//! Inodes whose block is lost, made anew from the blocks that name them.
 //!
 //! The summary of a block of data names the inode or the node with its address, and the index there. Each node of
 //! addresses names its inode and its place in the file. So the content of a file survives its inode, and so do the names in
@@ -8,11 +8,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use f2fs::{
-    Place,
     format::{
-        BLOCKS_PER_SEGMENT, FileType, NAME_MAX,
-        dentry::Dentries,
-        dir_hash,
+        BLOCKS_PER_SEGMENT, FileType, dir_hash,
         inode::{Compression, INLINE_XATTR_WORDS, InodeLayout, advise, inline},
         node::{NodeBlock, NodeFooter, XATTR_NODE_OFFSET},
         node_path::NodeKind,
@@ -25,12 +22,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     Certainty, Finding, Fix, Loss,
     checker::{Checker, ODD_MAX},
-    ciphertext,
     clusters::{Shown, shapes},
+    forms::Form,
     inodes::ALGORITHM,
+    kinds::SYMLINK_PERMISSIONS,
     layouts::{Fit, Holders, Layout},
-    names::is_dot,
-    reader::{parse_node, read_block},
+    reader::parse_node,
     segments::{Content, Contents},
     table::fact,
 };
@@ -45,10 +42,6 @@ const ROOT_PERMISSIONS: u16 = 0o755;
 const ADDRS_MAX: usize = 1 << 20;
 /// Byte offset of the mode in an inode.
 const MODE_AT: usize = 0;
-/// End of the name of a file with ciphertext.
-const ENCRYPTED: &[u8] = b".encrypted";
-/// Maximum number of blocks of a file that are tested for ciphertext.
-const TESTED: usize = 16;
 
 /// Blocks of the smallest clusters.
 const SMALLEST_CLUSTER: usize = 4;
@@ -62,15 +55,8 @@ pub struct Named {
     pub dir: Option<Ino>,
     /// The name, if it is not encrypted.
     pub name: Option<Box<[u8]>>,
-}
-
-/// The form in which a lost inode comes back.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Form {
-    /// A regular file or a directory.
-    Plain(FileType),
-    /// A regular file with ciphertext, in lost+found under this name. In its directory, everybody would take it for the file.
-    Ciphertext(Vec<u8>),
+    /// True if its directory is encrypted.
+    pub is_in_encrypted: bool,
 }
 
 /// Inodes whose block is lost, with the findings: at most [`ODD_MAX`].
@@ -104,6 +90,16 @@ impl Remains {
     /// Returns true if nothing is left.
     pub fn is_empty(&self) -> bool {
         self.addrs.is_empty() && self.nodes.is_empty()
+    }
+
+    /// The first block of data.
+    pub fn first_block(&self) -> Option<BlockAddr> {
+        self.addrs.get(&0).copied().flatten()
+    }
+
+    /// The first block of data, if nothing else is left.
+    pub fn only_block(&self) -> Option<BlockAddr> {
+        self.first_block().filter(|_| self.addrs.len() == 1 && self.nodes.is_empty())
     }
 }
 
@@ -141,18 +137,24 @@ impl Checker<'_> {
         let LostInodes(lost) = std::mem::take(&mut self.lost_inodes);
         for (nid, finding) in lost {
             let ino = Ino::from(nid);
-            let form = remains.remove(&nid).and_then(|remains| Some((self.form(ino, &remains)?, remains)));
-            let Some((form, remains)) = form else {
-                self.free_node(nid, finding);
-                continue;
-            };
-            let kind = if let Form::Plain(kind) = form { kind } else { FileType::Regular };
-            match self.remade(ino, kind, &remains) {
+            let remains = remains.remove(&nid).unwrap_or_default();
+            let form = self.form(ino, &remains);
+            match self.remade(ino, &form, &remains) {
                 Some((inode, fit)) => self.put_remade(finding, inode, fit, form),
-                None => self.free_node(nid, finding),
+                None => self.free_lost(nid, finding, &form),
             }
         }
         self.remove_noted_names();
+    }
+
+    /// Frees a lost inode that does not come back.
+    fn free_lost(&mut self, nid: Nid, mut finding: Finding, form: &Form) {
+        if let Form::Freed(freed) = form {
+            let (known, loss) = freed.told();
+            finding.known += known;
+            loss.into_iter().for_each(|loss| self.lose(loss));
+        }
+        self.free_node(nid, finding);
     }
 
     fn put_remade(&mut self, mut finding: Finding, mut inode: NodeBlock, fit: Fit, form: Form) {
@@ -174,10 +176,16 @@ impl Checker<'_> {
                 let name = f2fs::printable::name(&name).into_owned();
                 format!("keep its blocks, as they are stored, as \"{name}\" in lost+found")
             }
-            Form::Plain(_) if inode.has_inline(inline::DENTRY) => {
+            _ if inode.has_inline(inline::DENTRY) => {
+                if self.has_encryption() && !self.parents.plain.contains(&ino) {
+                    finding.known += "; if it was encrypted, its encryption context is lost with it";
+                }
                 "make an empty directory in its place, for the inodes that name it as their parent".into()
             }
-            Form::Plain(_) => {
+            Form::Plain(kind @ (FileType::Fifo | FileType::Socket)) => {
+                format!("make a {} in its place, and clear its owner, times and attributes", kind.name())
+            }
+            _ => {
                 "make an inode for the blocks that name it, and clear its owner, times and attributes".into()
             }
         };
@@ -191,108 +199,9 @@ impl Checker<'_> {
         self.quotas.give_up();
     }
 
-    /// The form in which a lost inode comes back; `None` if it is freed. Its names tell the kind, or else its content: nothing
-    /// that is left is deleted because its directory is lost or doubtful. On a volume with encryption, a directory without plain
-    /// children may have been encrypted, and is freed; its children have their own names.
-    fn form(&mut self, ino: Ino, remains: &Remains) -> Option<Form> {
-        let has_encryption = self.format.features.has(Features::ENCRYPT);
-        let kind = match self.named_kind(ino) {
-            None if !self.has_blocks(remains) => return None,
-            None => FileType::Regular,
-            Some(kind) => kind,
-        };
-        match kind {
-            FileType::Directory => {
-                let is_plain = !has_encryption || self.plain_parents.contains(&ino);
-                is_plain.then_some(Form::Plain(kind))
-            }
-            FileType::Regular if has_encryption => Some(match self.encrypted_name(ino, remains) {
-                Some(name) => Form::Ciphertext(name),
-                None => Form::Plain(kind),
-            }),
-            FileType::Regular => Some(Form::Plain(kind)),
-            _ => None,
-        }
-    }
-
-    /// The name in lost+found of a lost file that was encrypted: an encrypted directory names it, or all of its blocks that are
-    /// tested look so. An encrypted file can be renamed into a plain directory. `None` for other files.
-    fn encrypted_name(&mut self, ino: Ino, remains: &Remains) -> Option<Vec<u8>> {
-        let (dir, name) = self.named.get(&ino).map_or((None, None), |named| (named.dir, named.name.clone()));
-        let is_sure = dir.is_some() && name.is_none();
-        if !is_sure && !self.looks_encrypted(remains) {
-            return None;
-        }
-        let mut name = name.map_or_else(|| format!("#{}", ino.0).into_bytes(), <[u8]>::into_vec);
-        name.truncate(NAME_MAX - ENCRYPTED.len());
-        name.extend_from_slice(ENCRYPTED);
-        Some(name)
-    }
-
-    /// Returns true if blocks over the whole of a file may be ciphertext, and the file is none of a known compressed format.
-    fn looks_encrypted(&mut self, remains: &Remains) -> bool {
-        let blocks = self.blocks_of(remains, self.volume_blocks());
-        let step = blocks.len().div_ceil(TESTED).max(1);
-        let first = remains.addrs.get(&0).copied().flatten();
-        !blocks.is_empty()
-            && blocks.iter().step_by(step).all(|addr| {
-                let block = read_block(&self.io, *addr);
-                block.is_ok_and(|block| {
-                    let is_compressed = Some(*addr) == first && ciphertext::begins_like_compressed(&block);
-                    !is_compressed && ciphertext::may_be_ciphertext(&block)
-                })
-            })
-    }
-
-    /// Returns true if blocks of a lost inode are in use and belong to nothing else. Nodes alone do not count: an old block of
-    /// the NAT has those of removed files.
-    fn has_blocks(&mut self, remains: &Remains) -> bool {
-        let blocks = self.blocks_of(remains, self.volume_blocks());
-        blocks.iter().any(|addr| self.segments.is_marked(*addr) && !self.shared.contains(*addr))
-    }
-
-    /// Takes the kinds of lost inodes from the entries in the blocks of lost directories that are made anew, from the top of
-    /// the tree down.
-    fn name_by_remains(&mut self, remains: &FxHashMap<Nid, Remains>) {
-        if self.format.features.has(Features::ENCRYPT) {
-            return;
-        }
-        let mut directories: Vec<Nid> = Vec::new();
-        for (nid, remains) in remains {
-            let ino = Ino::from(*nid);
-            let first = remains.addrs.get(&0).copied().flatten();
-            let is_unnamed = self.named_kind(ino).is_none() && self.named.len() < ODD_MAX;
-            if is_unnamed && first.is_some_and(|first| self.is_first_of_directory(first, ino)) {
-                self.named.insert(ino, Named { kind: FileType::Directory, dir: None, name: None });
-            }
-            if self.named_kind(ino) == Some(FileType::Directory) {
-                directories.push(*nid);
-            }
-        }
-        directories.sort_unstable();
-        while let Some(directory) = directories.pop() {
-            for addr in self.blocks_of(&remains[&directory], self.dir_budget) {
-                if self.dir_budget == 0 || self.named.len() >= ODD_MAX {
-                    return;
-                }
-                self.dir_budget -= 1;
-                let Ok(bytes) = read_block(&self.io, addr) else { continue };
-                for entry in Dentries::new(&*bytes, Place::Block(addr)).entries().flatten() {
-                    let is_new =
-                        remains.contains_key(&entry.ino.into()) && self.named_kind(entry.ino).is_none();
-                    let Some(kind) = entry.kind.filter(|_| is_new && !is_dot(entry.name)) else { continue };
-                    self.named.insert(entry.ino, Named { kind, dir: None, name: Some(entry.name.into()) });
-                    if kind == FileType::Directory {
-                        directories.push(entry.ino.into());
-                    }
-                }
-            }
-        }
-    }
-
     /// The blocks of data of a lost inode, from its first nodes if there are more than `blocks_max`: many nodes can name one
     /// block.
-    fn blocks_of(&mut self, remains: &Remains, blocks_max: u64) -> Vec<BlockAddr> {
+    pub fn blocks_of(&mut self, remains: &Remains, blocks_max: u64) -> Vec<BlockAddr> {
         let mut blocks: Vec<BlockAddr> = remains.addrs.values().flatten().copied().collect();
         for nid in &remains.nodes {
             if blocks.len() as u64 >= blocks_max {
@@ -360,18 +269,33 @@ impl Checker<'_> {
     }
 
     /// Makes an inode of what is left of it. `None` if that is nothing, or if its layout cannot be told.
-    fn remade(&mut self, ino: Ino, kind: FileType, remains: &Remains) -> Option<(NodeBlock, Fit)> {
-        let is_directory = kind == FileType::Directory;
-        if remains.is_empty() {
-            // Linux mounts no volume whose root directory is inline.
-            let is_inline = is_directory && ino != self.superblock.root_ino;
-            return if is_inline { Some((self.empty_directory(ino)?, Fit::Agrees)) } else { None };
-        }
-        let mode = match is_directory {
-            true if ino == self.superblock.root_ino => FileType::Directory.mode_bits() | ROOT_PERMISSIONS,
-            true => FileType::Directory.mode_bits() | DIRECTORY_PERMISSIONS,
-            false => FileType::Regular.mode_bits() | FILE_PERMISSIONS,
+    fn remade(&mut self, ino: Ino, form: &Form, remains: &Remains) -> Option<(NodeBlock, Fit)> {
+        let kind = match form {
+            Form::Plain(kind) => *kind,
+            Form::Symlink(_) => FileType::Symlink,
+            Form::Ciphertext(_) => FileType::Regular,
+            Form::Freed(_) => return None,
         };
+        let is_root = ino == self.superblock.root_ino;
+        let permissions = match kind {
+            FileType::Directory if is_root => ROOT_PERMISSIONS,
+            FileType::Directory => DIRECTORY_PERMISSIONS,
+            FileType::Symlink => SYMLINK_PERMISSIONS,
+            _ => FILE_PERMISSIONS,
+        };
+        let mode = kind.mode_bits() | permissions;
+        let needs_blocks = match kind {
+            FileType::Fifo | FileType::Socket => false,
+            // Linux mounts no volume whose root directory is inline.
+            FileType::Directory => is_root || !remains.is_empty(),
+            _ => true,
+        };
+        if !needs_blocks {
+            return Some((self.without_blocks(ino, mode, kind)?, Fit::Agrees));
+        }
+        if remains.is_empty() {
+            return None;
+        }
         let used = remains.addrs.keys().last().map_or(0, |index| index.saturating_add(1));
         let holders = match remains.nodes.iter().any(|nid| self.direct_addrs(*nid).is_some()) {
             true => Holders::FurtherNodes,
@@ -385,7 +309,7 @@ impl Checker<'_> {
         for (index, addr) in &remains.addrs {
             inode.set_addr(usize::from(*index), addr.unwrap_or(BlockAddr::NULL));
         }
-        if !is_directory && self.format.features.has(Features::COMPRESSION) {
+        if kind == FileType::Regular && self.format.features.has(Features::COMPRESSION) {
             self.compress(&mut inode, remains);
         }
         let layout = inode.layout();
@@ -397,9 +321,12 @@ impl Checker<'_> {
         }
         let end = self.end_of(remains, &layout);
         let head = inode.head_mut();
-        head.size.set(end << self.geometry.block_size.log());
+        head.size.set(match form {
+            Form::Symlink(bytes) => *bytes,
+            _ => end << self.geometry.block_size.log(),
+        });
         head.advise |= advise::LOST_PINO;
-        if is_directory {
+        if kind == FileType::Directory {
             // A depth that is too small would hide names.
             let level = dir_hash::level_of(end.saturating_sub(1), head.dir_level);
             head.current_depth.set(level.map_or(dir_hash::DEPTH_MAX, |(level, _)| level + 1));
@@ -495,11 +422,11 @@ impl Checker<'_> {
         None
     }
 
-    /// Makes a directory without entries. The next check enters its dots.
-    fn empty_directory(&self, ino: Ino) -> Option<NodeBlock> {
-        let mode = FileType::Directory.mode_bits() | DIRECTORY_PERMISSIONS;
-        let mut inode = self.empty_inode(ino, mode, inline::DENTRY, self.layouts.usual())?;
-        let bytes = inode.layout().inline_bytes() as u64;
+    /// Makes an inode without blocks. The next check enters the dots of a directory.
+    fn without_blocks(&self, ino: Ino, mode: u16, kind: FileType) -> Option<NodeBlock> {
+        let content = if kind == FileType::Directory { inline::DENTRY } else { 0 };
+        let mut inode = self.empty_inode(ino, mode, content, self.layouts.usual())?;
+        let bytes = if kind == FileType::Directory { inode.layout().inline_bytes() as u64 } else { 0 };
         let head = inode.head_mut();
         head.size.set(bytes);
         head.advise |= advise::LOST_PINO;
@@ -526,6 +453,8 @@ impl Checker<'_> {
 
 #[cfg(test)]
 mod tests {
+    use f2fs::Place;
+
     use super::*;
     use crate::Kind;
 

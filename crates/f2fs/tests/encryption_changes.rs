@@ -9,6 +9,7 @@ use f2fs::{
     engine::{Caller, Engine, FileSize, FinalSymlink, NewNode, Options, RenameMode, SetAttr, SyncScope},
     format::{
         BlockSize,
+        hash::name_hash,
         inode::{Compression, advise, flag},
     },
     units::Ino,
@@ -424,4 +425,29 @@ fn cleaning_moves_encrypted_blocks_with_and_without_the_key() {
         assert!(content(&volume, *file) == wanted, "file {n}");
     }
     assert_eq!(volume.stat(dir).expect("attributes").kind, FileType::Directory);
+}
+
+#[test]
+fn a_stored_name_enters_its_directory_without_the_key() {
+    let (device, mut volume, dir) = encrypted(&["encrypt"], BlockSize::B4K, &usual());
+    let file = make(&mut volume, dir, b"file", FILE);
+    let plain = make(&mut volume, ROOT, b"plain", FILE);
+    let name = volume.inode(file).expect("an inode").last_name().to_vec();
+    volume.unmount().expect("a checkpoint");
+    drop(volume);
+    let mut volume = open(&device, Keys::None);
+    let enter = |volume: &mut Engine, name: &[u8], ino| {
+        volume.begin(Caller::ADMIN).enter_stored_name(dir, name, name_hash(name), ino)
+    };
+    enter(&mut volume, &name, file).expect("it has the name");
+    assert!(matches!(enter(&mut volume, &name, plain), Err(Error::Exists)));
+    assert!(matches!(enter(&mut volume, &[7; 16], plain), Err(Error::OtherPolicy)));
+    for length in [0, 256] {
+        assert!(matches!(enter(&mut volume, &vec![7; length], file), Err(Error::Invalid(_))));
+    }
+    let count = |volume: &Engine| volume.entries(dir, 0).expect("a directory").count();
+    assert_eq!(count(&volume), 3);
+    enter(&mut volume, &[7; 16], file).expect("space");
+    assert_eq!(count(&volume), 4);
+    assert_eq!(volume.inode(file).expect("an inode").last_name(), [7; 16]);
 }

@@ -9,6 +9,7 @@ use f2fs::{
     format::{
         FileType, NAME_MAX,
         inode::{advise, flag},
+        node::NodeBlock,
         quota::QuotaKind,
     },
     units::{Ino, Time},
@@ -16,7 +17,10 @@ use f2fs::{
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{Fix, names::is_dot};
+use crate::{
+    Fix,
+    names::{Naming, encrypted_hash, is_dot, is_plain},
+};
 
 /// Directory for inodes without a name.
 const LOST_FOUND: &[u8] = b"lost+found";
@@ -69,7 +73,10 @@ fn apply_to_volume(state: Arc<dyn Device>, fixes: &[Fix], now: Time) -> Result<R
     let (mut refused, mut lacking_space) = (0, 0);
     for fix in fixes {
         let done = match fix {
-            Fix::Enter { dir, name, ino } => enter(&mut volume, &mut suffixes, *dir, name, *ino),
+            Fix::Enter { dir, name, hash, ino } if is_encrypted(&volume, *dir) => {
+                attaching.enter_encrypted(&mut volume, &mut suffixes, (*dir, name, *hash), *ino)
+            }
+            Fix::Enter { dir, name, ino, .. } => enter(&mut volume, &mut suffixes, *dir, name, *ino),
             Fix::Attach(ino) => attaching.attach_with_parents(&mut volume, &mut suffixes, *ino),
             Fix::Quota { kind, content } => replace_quota(&mut volume, *kind, content),
             _ => Ok(()),
@@ -116,20 +123,55 @@ fn enter(volume: &mut Engine, suffixes: &mut Suffixes, dir: Ino, name: &[u8], in
             wanted = [stem, format!("~{suffix}").as_bytes()].concat();
         }
     }
-    enter_as(volume, dir, &wanted, ino)
+    enter_as(volume, dir, NewName::Plain(&wanted), ino)
+}
+
+/// Returns true if a directory is encrypted.
+fn is_encrypted(volume: &Engine, dir: Ino) -> bool {
+    volume.inode(dir).is_ok_and(|inode| inode.has_advise(advise::ENCRYPT))
+}
+
+/// A name to enter.
+#[derive(Debug, Clone, Copy)]
+enum NewName<'n> {
+    /// As people read it.
+    Plain(&'n [u8]),
+    /// As an encrypted directory stores it, with its hash.
+    Encrypted(&'n [u8], u32),
+}
+
+impl<'n> NewName<'n> {
+    /// The name that an inode carries, in the form of its directory; `None` if it has none there.
+    fn of(volume: &Engine, inode: &'n NodeBlock) -> Option<NewName<'n>> {
+        let name = inode.last_name();
+        let parent = volume.inode(Ino(inode.head().pino.get())).ok().filter(|parent| parent.is_directory());
+        let hash = parent.and_then(|parent| encrypted_hash(Naming::of(&parent), inode));
+        if let Some(hash) = hash {
+            return Some(NewName::Encrypted(name, hash));
+        }
+        let is_possible = !name.is_empty() && Naming::Plain.is_possible(name) && !is_dot(name);
+        // The topmost of encrypted directories has a plain name.
+        let is_readable =
+            !inode.has_advise(advise::ENC_NAME) && (is_plain(name) || !inode.has_advise(advise::ENCRYPT));
+        (is_possible && is_readable).then_some(NewName::Plain(name))
+    }
 }
 
 /// Enters a name that is free, also into an immutable directory, whose flags and time of change stay.
-fn enter_as(volume: &mut Engine, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
+fn enter_as(volume: &mut Engine, dir: Ino, name: NewName<'_>, ino: Ino) -> Result<()> {
+    let enter = |volume: &mut Engine| match name {
+        NewName::Plain(name) => volume.begin(Caller::ADMIN).enter_inode(dir, name, ino),
+        NewName::Encrypted(name, hash) => volume.begin(Caller::ADMIN).enter_stored_name(dir, name, hash, ino),
+    };
     let inode = volume.inode(dir)?;
     let (flags, ctime) = (inode.head().flags.get(), inode.ctime());
     drop(inode);
     if flags & flag::IMMUTABLE == 0 {
-        return volume.begin(Caller::ADMIN).enter_inode(dir, name, ino);
+        return enter(volume);
     }
     let set = |flags| SetAttr { flags: Some(flags), ctime: Some(ctime), ..SetAttr::default() };
     volume.begin(Caller::ADMIN).set_attr(dir, &set(flags & !flag::IMMUTABLE))?;
-    let entered = volume.begin(Caller::ADMIN).enter_inode(dir, name, ino);
+    let entered = enter(volume);
     volume.begin(Caller::ADMIN).set_attr(dir, &set(flags))?;
     entered
 }
@@ -168,38 +210,64 @@ impl Attaching {
     }
 
     /// Enters an inode under its own name: into its own directory if that is certain, else into lost+found. There, the
-    /// children of a directory that is lost get a directory with its number. On a full volume, a free slot of the root takes
-    /// the name.
+    /// children of a directory that is lost get a directory with its number.
     fn attach(&mut self, volume: &mut Engine, suffixes: &mut Suffixes, ino: Ino) -> Result<()> {
         let inode = volume.inode(ino)?;
-        let name = inode.last_name().to_vec();
-        let is_name = !name.is_empty() && !name.iter().any(|byte| matches!(byte, b'/' | 0)) && !is_dot(&name);
-        let has_name = is_name && !inode.has_advise(advise::ENC_NAME | advise::ENCRYPT);
+        let own = NewName::of(volume, &inode);
         let parent = Ino(inode.head().pino.get());
         let is_only = inode.is_directory() || inode.head().links.get() == 1;
-        let is_sure = has_name && is_only && !inode.has_advise(advise::LOST_PINO);
-        drop(inode);
-        if is_sure
-            && leads_to_root(volume, parent, ino)
-            && matches!(volume.find_entry(parent, &name), Ok(None))
-        {
-            let entered = enter_as(volume, parent, &name, ino);
-            // The directory may be damaged, or encrypted.
+        let is_sure = is_only && !inode.last_name().is_empty() && !inode.has_advise(advise::LOST_PINO);
+        if let Some(name) = own.filter(|_| is_sure && leads_to_root(volume, parent, ino)) {
+            let entered = enter_as(volume, parent, name, ino);
+            // The directory may have the name, or be damaged.
             if entered.is_ok() || volume.read_only_reason().is_some() {
                 return entered;
             }
         }
+        let name = match own {
+            Some(NewName::Plain(name)) => name.to_vec(),
+            _ => nameless(ino),
+        };
+        let lost = parent != Ino(0) && !volume.is_inode(parent)?;
+        self.move_to_lost_found(volume, suffixes, (ino, &name), (is_sure && lost).then_some(parent))
+    }
+
+    /// Enters an encrypted name that was taken out of its directory. If the directory has it for another inode, or does not
+    /// take the inode, this one comes to lost+found.
+    fn enter_encrypted(
+        &mut self,
+        volume: &mut Engine,
+        suffixes: &mut Suffixes,
+        (dir, name, hash): (Ino, &[u8], u32),
+        ino: Ino,
+    ) -> Result<()> {
+        match enter_as(volume, dir, NewName::Encrypted(name, hash), ino) {
+            Err(_) if volume.read_only_reason().is_none() => {
+                self.move_to_lost_found(volume, suffixes, (ino, &nameless(ino)), None)
+            }
+            entered => entered,
+        }
+    }
+
+    /// Enters an inode into lost+found, or into the directory there for the children of a lost one. On a full volume, a free
+    /// slot of the root takes the name.
+    fn move_to_lost_found(
+        &mut self,
+        volume: &mut Engine,
+        suffixes: &mut Suffixes,
+        (ino, name): (Ino, &[u8]),
+        lost: Option<Ino>,
+    ) -> Result<()> {
         let root = volume.superblock().root_ino;
         let mut dir = match lost_found(volume) {
             Err(Error::NoSpace { .. }) => root,
             found => found?,
         };
-        if is_sure && parent != Ino(0) && !volume.is_inode(parent)? {
-            dir = self.folder(volume, dir, parent).unwrap_or(dir);
+        if let Some(lost) = lost {
+            dir = self.folder(volume, dir, lost).unwrap_or(dir);
         }
-        let name = if has_name { name } else { nameless(ino) };
-        match enter(volume, suffixes, dir, &name, ino) {
-            Err(Error::NoSpace { .. }) if dir != root => enter(volume, suffixes, root, &name, ino)?,
+        match enter(volume, suffixes, dir, name, ino) {
+            Err(Error::NoSpace { .. }) if dir != root => enter(volume, suffixes, root, name, ino)?,
             entered => entered?,
         }
         self.moved += 1;
@@ -300,7 +368,7 @@ mod tests {
         let other = volume.begin(Caller::ADMIN).create(dir, b"a", &NewNode::new(FILE)).unwrap();
         volume.unmount().unwrap();
         // With a search from the first suffix each time, these are 200,000,000 searches.
-        let fix = Fix::Enter { dir, name: b"a".to_vec(), ino };
+        let fix = Fix::Enter { dir, name: b"a".to_vec(), hash: 0, ino };
         assert_eq!(apply(device.clone(), &vec![fix; COUNT as usize], NOW), Renamed::default());
         let volume = Engine::open(device, Options::read_only()).unwrap();
         for (name, ino) in [("a", other), ("a~1", ino), ("a~20000", ino)] {
@@ -337,7 +405,7 @@ mod tests {
         let device = Arc::new(model::Setup::named("base").unwrap().make().unwrap());
         let volume = Engine::open(device.clone(), Options::read_only()).unwrap();
         let root = volume.superblock().root_ino;
-        let enter = |ino| Fix::Enter { dir: root, name: b"a".to_vec(), ino };
+        let enter = |ino| Fix::Enter { dir: root, name: b"a".to_vec(), hash: 0, ino };
         let names = [enter(Ino(60_000)), Fix::Attach(Ino(60_000)), enter(Ino(60_001))];
         let refused = Renamed { refused: 2, ..Renamed::default() };
         assert_eq!(apply(device.clone(), &names, NOW), refused);

@@ -16,6 +16,7 @@ use f2fs_check::{
 
 mod addresses;
 mod directories;
+mod encrypted;
 #[path = "../support/kept.rs"]
 mod kept;
 mod lost;

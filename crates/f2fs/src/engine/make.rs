@@ -115,6 +115,18 @@ impl Transaction<'_> {
         self.step()?.names().enter_inode(dir, name, ino)
     }
 
+    /// Enters a name for an inode without one, in the form in which the directory stores it: a repair knows the bytes of an
+    /// encrypted name, and not the key. `hash` is that of the name's directory entry. An entry that the inode has there stays.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) unless the name has 1 to 255 bytes,
+    /// [`Error::Exists`](crate::Error::Exists) if the directory has an entry with these bytes for another inode,
+    /// [`Error::OtherPolicy`](crate::Error::OtherPolicy) if the directory is encrypted and the inode not by its policy; those
+    /// of [`create`](Self::create) for the directory.
+    pub fn enter_stored_name(mut self, dir: Ino, name: &[u8], hash: u32, ino: Ino) -> Result<()> {
+        self.step()?.names().enter_stored_name(dir, name, hash, ino)
+    }
+
     /// Writes the content of an inode from its start, whatever its flags, as quota files need. Inline
     /// directories are not allowed.
     ///

@@ -3,12 +3,12 @@
 //! *Invariant*: each operation checks everything that may make it fail, space included, before it changes
 //! anything.
 
-use super::Names;
+use super::{Names, dir::Wanted, dir_write::check_writable, encryption::StoredName};
 use crate::{
     Error, Result,
     files::Storage,
     format::{
-        FileType,
+        FileType, NAME_MAX,
         inode::{DeviceNumber, INLINE_XATTR_WORDS, advise, flag, inline},
         node::NodeBlock,
     },
@@ -147,12 +147,31 @@ impl Names {
         if self.find_entry(dir, name)?.is_some() {
             return Err(Error::Exists);
         }
-        let parent = self.nodes().inode(dir)?;
-        let stored = self.to_stored_name(&parent, name)?;
+        let stored = self.to_stored_name(&*self.nodes().inode(dir)?, name)?;
+        self.enter_stored(dir, &stored, ino)
+    }
+
+    /// Enters a name in the form in which its directory stores it. An encrypted directory needs no key for that.
+    pub(crate) fn enter_stored_name(&mut self, dir: Ino, name: &[u8], hash: u32, ino: Ino) -> Result<()> {
+        let parent = self.directory(dir)?;
+        check_writable(&parent)?;
+        if !(1..=NAME_MAX).contains(&name.len()) {
+            return Err(Error::Invalid("a stored name has 1 to 255 bytes".into()));
+        }
+        let found = self.search(&parent, &Wanted::Exact { hash, name: name.into() })?;
+        drop(parent);
+        if let Some(found) = found {
+            return if found.ino == ino { Ok(()) } else { Err(Error::Exists) };
+        }
+        self.enter_stored(dir, &StoredName { bytes: name.to_vec(), hash }, ino)
+    }
+
+    fn enter_stored(&mut self, dir: Ino, stored: &StoredName, ino: Ino) -> Result<()> {
         self.check_policy(dir, ino)?;
-        let _space = self.reserve_entry(dir, &stored, 0)?;
+        let _space = self.reserve_entry(dir, stored, 0)?;
         let kind = self.nodes().inode(ino)?.file_type();
-        self.enter(dir, &stored, ino, kind)?;
+        self.enter(dir, stored, ino, kind)?;
+        let parent = self.nodes().inode(dir)?;
         stored.record(self.nodes_mut().inode_mut(ino)?, &parent);
         drop(parent);
         if kind == FileType::Directory {

@@ -61,13 +61,7 @@ impl Names {
         if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
             return Err(Error::Invalid("a name must not be empty or contain a slash or NUL".into()));
         }
-        if inode.head().links.get() == 0 {
-            return Err(Error::NotFound);
-        }
-        if inode.has_flag(flag::IMMUTABLE) {
-            return Err(Error::NotPermitted);
-        }
-        Ok(())
+        check_writable(&inode)
     }
 
     /// Reserves space to enter a name and to allocate `more` other blocks. A name that fits into the existing
@@ -416,4 +410,15 @@ impl Names {
             _ => flags & (flag::NODUMP | flag::NOATIME),
         }
     }
+}
+
+/// Fails if no name of a directory may change: it is removed, or immutable.
+pub(super) fn check_writable(dir: &NodeBlock) -> Result<()> {
+    if dir.head().links.get() == 0 {
+        return Err(Error::NotFound);
+    }
+    if dir.has_flag(flag::IMMUTABLE) {
+        return Err(Error::NotPermitted);
+    }
+    Ok(())
 }
