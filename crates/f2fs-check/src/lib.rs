@@ -53,6 +53,7 @@ mod parents;
 mod places;
 mod progress;
 mod quotas;
+mod reach;
 mod reader;
 mod remake;
 pub mod repair;
