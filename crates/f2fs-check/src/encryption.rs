@@ -226,9 +226,9 @@ impl Checker<'_> {
                     self.clear_mark(&inode, finding(known));
                 }
                 false => {
-                    let known = "it is encrypted, and its context is lost";
-                    let finding = finding(known).repaired_by("none: nothing tells its key");
-                    self.report.add(finding.with_certainty(Certainty::Unclear));
+                    let known =
+                        "it is encrypted, and its context is lost; it stays as it is, and no key opens it";
+                    self.report.add(Finding::new(Kind::EncryptionContext, Place::Inode(ino), known));
                 }
             }
         }

@@ -133,6 +133,8 @@ kinds! {
         "The fields of an inode agree with each other and with the features.", "restore what can be, else remove the inode";
     Encryption, "encryption", Error, Likely,
         "An inode has the mark of encryption if it has an encryption context, on a volume with the feature encrypt.", "clear the mark, or set it by the context";
+    EncryptionContext, "encryption-context", Notice, Unclear,
+        "An encrypted inode has its encryption context.", "none: no key opens it without; restore it from a backup";
     Verity, "verity", Error, Likely,
         "A file that is marked as sealed (fs-verity) has the attribute with the place of its descriptor.", "clear the mark";
     PastSize, "past-size", Notice, Unclear,

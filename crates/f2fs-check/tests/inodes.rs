@@ -5,7 +5,10 @@ use std::sync::Arc;
 use block::{Device, MemoryDevice};
 use f2fs::{
     engine::{Caller, Engine, NewNode, Options},
-    format::xattr::{self, ENCRYPTION_NAME, Entry, index},
+    format::{
+        superblock::Features,
+        xattr::{self, ENCRYPTION_NAME, Entry, index},
+    },
     units::{BlockAddr, Ino},
 };
 use f2fs_check::{
@@ -103,20 +106,6 @@ fn a_root_with_blocks_whose_kind_is_lost_keeps_its_names() {
     assert_eq!(volume.read_dir("/lost+found").unwrap().count(), 0);
 }
 
-/// Sets the feature encrypt in both superblocks.
-fn add_encryption(d: &Damaged) {
-    let feature = d.volume().superblock().features.0 | 1;
-    for copy in [0, 1] {
-        put_feature(d, copy, feature);
-    }
-}
-
-fn put_feature(d: &Damaged, copy: u32, feature: u32) {
-    d.put(BlockAddr(copy), 1024 + 2180, &feature.to_le_bytes());
-    let sum = f2fs::format::crc::f2fs_crc(&d.block(BlockAddr(copy))[1024..1024 + 3068]);
-    d.put(BlockAddr(copy), 1024 + 3068, &sum.to_le_bytes());
-}
-
 /// Puts an encryption context into a file, and sets or clears the mark.
 fn put_context(d: &Damaged, path: &str, mark: u8) {
     let ino = d.ino(path);
@@ -131,7 +120,7 @@ fn put_context(d: &Damaged, path: &str, mark: u8) {
 #[test]
 fn a_context_without_the_mark_sets_the_mark() {
     let d = Damaged::new();
-    add_encryption(&d);
+    d.add_features(Features::ENCRYPT);
     put_context(&d, "/plain", 0);
     let plan = repair_of(&d.device);
     assert_eq!(kinds(&plan), ["encryption"]);
@@ -153,7 +142,7 @@ fn an_encrypted_file_on_a_volume_without_the_feature_needs_a_person() {
 #[test]
 fn a_directory_with_names_that_may_be_encrypted_keeps_its_mark() {
     let d = Damaged::new();
-    add_encryption(&d);
+    d.add_features(Features::ENCRYPT);
     let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
     let name = [0xF1, 0x82, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
     volume.begin(Caller::ADMIN).create(d.ino("/few"), &name, &NewNode::new(0o100_644)).unwrap();
@@ -164,8 +153,18 @@ fn a_directory_with_names_that_may_be_encrypted_keeps_its_mark() {
     drop(volume);
     d.put(addr, 2, &[advise | 4]);
     d.seal_at(few, addr);
-    let Planned::Refused(refusal) = planned(&d.device) else { panic!("a refusal") };
-    assert_eq!(refusal.report.count(Kind::Encryption), 1, "{}", support::lines(&refusal.report));
+    let Planned::Clean(report) = planned(&d.device) else { panic!("no repair") };
+    assert_eq!(report.count(Kind::EncryptionContext), 1, "{}", support::lines(&report));
+
+    // The loss of one context keeps no other damage from being repaired.
+    d.put_inode(d.ino("/plain"), 12, &9_u32.to_le_bytes());
+    let plan = repair_of(&d.device);
+    assert!(kinds(&plan).contains(&"link-count"));
+    plan.apply(&*d.device).unwrap();
+    let report = support::report(d.device.clone());
+    assert!(report.is_clean() && report.count(Kind::EncryptionContext) == 1, "{}", support::lines(&report));
+    let volume = Engine::open(d.device.clone(), Options::read_only()).unwrap();
+    assert_eq!(volume.inode(few).unwrap().head().advise & 4, 4, "the mark stays");
 }
 
 #[test]
@@ -185,7 +184,7 @@ fn reserved_places_that_get_their_blocks_back_are_not_certain() {
 fn with_features(copy: u32, cleared: u32, set: u32) -> Damaged {
     let d = Damaged::new();
     let feature = d.volume().superblock().features.0 & !cleared | set;
-    put_feature(&d, copy, feature);
+    d.put_features(copy, feature);
     d
 }
 

@@ -5,7 +5,7 @@ use std::{mem::offset_of, sync::Arc};
 use block::{Device, Fault, Faulty, Verb};
 use f2fs::{
     engine::{Caller, Engine, NewNode, Options, SyncScope},
-    format::{BLOCKS_PER_SEGMENT, BlockSize, checkpoint::raw::Checkpoint},
+    format::{BLOCKS_PER_SEGMENT, BlockSize, checkpoint::raw::Checkpoint, superblock::Features},
     units::{BlockAddr, Ino, SegNo},
 };
 use f2fs_check::{
@@ -53,6 +53,7 @@ const OTHER_CASES: &[Case] = &[
     (Kind::BlockTwice, Outcome::Planned, block_with_two_owners),
     (Kind::SectionMixed, Outcome::Planned, mixed_section),
     (Kind::PastSize, Outcome::Clean, data_past_the_size),
+    (Kind::EncryptionContext, Outcome::Clean, names_without_a_context),
 ];
 
 fn report_of(device: &Arc<dyn Device>) -> Report {
@@ -94,6 +95,20 @@ fn feature_without_extra_attributes() -> Arc<dyn Device> {
         device.write(at, &[feature[0] | 0x20]).unwrap();
     }
     device
+}
+
+/// A directory with the mark of encryption, a name that may be encrypted, and no context.
+fn names_without_a_context() -> Arc<dyn Device> {
+    let d = Damaged::new();
+    let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
+    let few = d.ino("/few");
+    volume.begin(Caller::ADMIN).create(few, &[0xF1; 16], &NewNode::new(0o100_644)).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    let d = Damaged::copy_of(&d.device);
+    d.put_inode(few, 2, &[d.volume().inode(few).unwrap().head().advise | 4]);
+    d.add_features(Features::ENCRYPT);
+    d.device.clone()
 }
 
 fn unfinished_pack() -> Arc<dyn Device> {

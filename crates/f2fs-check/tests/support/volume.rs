@@ -18,6 +18,7 @@ use f2fs::{
         nat,
         sit::{self, SegmentType},
         summary::Summary,
+        superblock::Features,
     },
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::{BlockAddr, Ino, Nid, SegNo, Time},
@@ -156,6 +157,19 @@ impl Damaged {
         let sum = crc(crc(crc(seed, &block[..368]), &[0; 4]), &block[372..]);
         let at = u64::from(addr.0) * BLOCK as u64 + 368;
         device.write(at, &sum.to_le_bytes()).expect("in memory");
+    }
+
+    /// Sets features in both superblocks.
+    pub fn add_features(&self, features: Features) {
+        let features = self.volume().superblock().features.0 | features.0;
+        (0..2).for_each(|copy| self.put_features(copy, features));
+    }
+
+    /// Puts the features and the checksum into a superblock.
+    pub fn put_features(&self, copy: u32, features: u32) {
+        self.put(BlockAddr(copy), 1024 + 2180, &features.to_le_bytes());
+        let sum = f2fs_crc(&self.block(BlockAddr(copy))[1024..1024 + 3068]);
+        self.put(BlockAddr(copy), 1024 + 3068, &sum.to_le_bytes());
     }
 
     /// Number of the pack that counts, and its head.
