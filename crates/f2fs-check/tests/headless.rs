@@ -20,6 +20,9 @@ use volume::{Damaged, NOW};
 
 const ROOT: Ino = Ino(3);
 
+/// Damages a volume whose newest pack has its head in this block.
+type Damage<'a> = &'a dyn Fn(&Damaged, BlockAddr);
+
 /// Opens a volume for writing and makes a file.
 fn write(d: &Damaged) -> f2fs::Result<()> {
     let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW))?;
@@ -29,11 +32,19 @@ fn write(d: &Damaged) -> f2fs::Result<()> {
 
 #[test]
 fn a_newest_pack_without_its_head_prevents_writes_until_it_is_repaired() {
-    // The checksum is wrong, or the version also says that the pack is the older one.
-    for (at, bytes) in [(200, [0xEE; 8]), (0, [0; 8])] {
+    let old = |d: &Damaged| (d.checkpoint().1.version.0 - 2).to_le_bytes();
+    let damages: [Damage<'_>; 4] = [
+        // The checksum is wrong, or the version also says that the pack is the older one.
+        &|d, head| d.put(head, 200, &[0xEE; 8]),
+        &|d, head| d.put(head, 0, &[0; 8]),
+        &|d, head| d.put(head, 0, &old(d)),
+        // The whole head is that of the checkpoint before the last one.
+        &|d, _| d.put_head(d.checkpoint().0, 0, &old(d)),
+    ];
+    for damage in damages {
         let d = Damaged::new();
         let (number, version) = (d.checkpoint().0, d.checkpoint().1.version);
-        d.put(d.pack(number), at, &bytes);
+        damage(&d, d.pack(number));
         let before = d.device.to_vec();
         assert!(matches!(write(&d), Err(Error::ReadOnly(_))));
         assert!(d.device.to_vec() == before, "nothing is written");

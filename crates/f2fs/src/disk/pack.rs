@@ -23,7 +23,7 @@ pub(crate) struct NewestPack {
     pub(crate) number: u8,
     /// Its bytes up to the end of its journals.
     pub(crate) bytes: Vec<u8>,
-    /// A newer checkpoint in the other pack, which was complete and whose head is damaged.
+    /// A newer checkpoint in the other pack, which was complete and whose head is damaged or older.
     pub(crate) headless: Option<CheckpointVer>,
 }
 
@@ -32,7 +32,7 @@ impl NewestPack {
     pub(crate) fn refusal(&self) -> Option<String> {
         let version = self.headless?.0;
         Some(format!(
-            "the head of the newest checkpoint, {version}, is damaged; flashkit fsck -p restores it"
+            "the head of the newest checkpoint, {version}, is damaged or older; flashkit fsck -p restores it"
         ))
     }
 }
@@ -52,9 +52,9 @@ pub(crate) fn read_newest_pack(io: &Io, geometry: &Geometry, options: &Options) 
         [Err(error), _] | [_, Err(error)] if !options.read_only => return Err(error),
         starts => starts,
     };
-    let version = |start: &Result<PackStart>| start.as_ref().ok().map(|start| start.version);
-    let versions = [version(&first), version(&second)];
-    let (newer, other) = match newest(versions[0], versions[1]) {
+    let starts = [&first, &second].map(|start| start.as_ref().ok().copied());
+    let [one, two] = starts.map(|start| start.map(|start| start.version));
+    let (newer, other) = match newest(one, two) {
         Some(1) => ((1, second), (0, first)),
         _ => ((0, first), (1, second)),
     };
@@ -65,20 +65,38 @@ pub(crate) fn read_newest_pack(io: &Io, geometry: &Geometry, options: &Options) 
     }?;
     let other = 1 - number;
     // The packs take turns.
-    let is_previous = versions[usize::from(other)].is_some_and(|other| other.0.wrapping_add(1) == version.0);
-    let copy = if is_previous { None } else { copy_without_head(io, geometry, other) };
+    let is_previous = |start: &PackStart| start.version.0.wrapping_add(1) == version.0;
+    let is_older = starts[usize::from(other)]
+        .is_some_and(|start| is_previous(&start) && ends_as_it_begins(io, geometry, other, &start));
+    let copy = if is_older { None } else { copy_without_head(io, geometry, other, version) };
     // Any other version is left from an earlier checkpoint, or from an earlier volume on the device.
     Ok(NewestPack { number, bytes, headless: copy.filter(|copy| copy.0 == version.0.wrapping_add(1)) })
 }
 
-/// Version of the newest copy at the end of a pack whose head is damaged. The copy is written after all else.
-fn copy_without_head(io: &Io, geometry: &Geometry, pack: u8) -> Option<CheckpointVer> {
+/// Returns true if the end that the start of a pack names begins like the start.
+fn ends_as_it_begins(io: &Io, geometry: &Geometry, pack: u8, start: &PackStart) -> bool {
+    let last = start.pack_blocks.clamp(1, BLOCKS_PER_SEGMENT) - 1;
+    let end = BlockAddr(geometry.pack(pack).0 + last);
+    let end = io.read_bytes(end, Place::Checkpoint(pack), 0..HEAD_BYTES);
+    end.is_ok_and(|end| PackStart::parse(&end) == *start)
+}
+
+/// Version of the newest copy at the end of a pack whose head does not belong to it. The copy is written after all else, so
+/// a head that is newer than the checkpoint that counts is that of an unfinished pack.
+fn copy_without_head(
+    io: &Io,
+    geometry: &Geometry,
+    pack: u8,
+    counted: CheckpointVer,
+) -> Option<CheckpointVer> {
     let head = io.read_block(geometry.pack(pack), Place::Checkpoint(pack));
-    let has_head = head.is_ok_and(|head| PackEnd::check(&head, geometry.block_size, pack).is_ok());
-    if has_head {
+    let head = head.and_then(|head| PackEnd::check(&head, geometry.block_size, pack));
+    if head.is_ok_and(|head| head.version.is_after(counted)) {
         return None;
     }
-    RawPack::read(io, geometry, pack).newest_copy().map(|(_, copy)| copy.version)
+    let raw = RawPack::read(io, geometry, pack);
+    let copy = if raw.whole().is_ok() { None } else { raw.newest_copy() };
+    copy.map(|(_, copy)| copy.version)
 }
 
 /// Reads a pack whose head has the copy that it names. Returns its number, its version, and its bytes up to the end of its

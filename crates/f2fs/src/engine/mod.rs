@@ -111,7 +111,7 @@ pub struct Engine {
     is_syncing: bool,
     /// The records of the quota file that is being written.
     quota_in_write: Option<(QuotaKind, BTreeMap<u32, Located>)>,
-    /// A checkpoint newer than the one in use, whose head is damaged.
+    /// A checkpoint newer than the one in use, whose head is damaged or older.
     headless: Option<CheckpointVer>,
 }
 
@@ -141,7 +141,7 @@ impl Engine {
     }
 
     /// Version of a checkpoint that is newer than the [last one](Self::last_checkpoint): it was complete, and the head of its
-    /// pack is damaged. The volume shows older files and [refuses changes](Self::read_only_reason), and a repair restores it.
+    /// pack is damaged, or that of an older checkpoint. The volume shows older files and [refuses changes](Self::read_only_reason), and a repair restores it.
     pub fn headless_checkpoint(&self) -> Option<CheckpointVer> {
         self.headless
     }
