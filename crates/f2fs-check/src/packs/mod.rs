@@ -9,15 +9,16 @@ use f2fs::{
     Error, Place,
     engine::{Geometry, Io, RawPack},
     format::{
-        checkpoint::{Checkpoint, Flags, PackEnd, PackStart, newest},
+        checkpoint::{Checkpoint, Flags, PackEnd, PackStart, RESERVED_NIDS, newest},
         nat::NatEntry,
+        node::NodeFooter,
         summary::Summary,
         superblock::{Features, Superblock},
     },
     units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
 };
 
-use crate::{Certainty, Finding, Kind, Loss, Report};
+use crate::{Certainty, Finding, Kind, Loss, Report, reader::read_block};
 use comparison::Comparison;
 use parts::Parts;
 
@@ -235,7 +236,8 @@ impl Packs<'_> {
         }
         let [from, to] = [older, newer].map(|complete| self.read(complete, &mut Report::default()));
         let (Some(from), Some(to)) = (from, to) else { return false };
-        let Comparison { newer_nodes, older_nodes } = comparison::compare(self.io, self.geometry, &from, &to);
+        let volume = (self.io, self.geometry, self.sb);
+        let Comparison { newer_nodes, older_nodes } = comparison::compare(volume, [from, to]);
         if older_nodes <= newer_nodes {
             return false;
         }
@@ -307,7 +309,11 @@ impl Packs<'_> {
             }
         };
         let parts = Parts { geometry: self.geometry, sb, number, checkpoint: &checkpoint, bytes: &bytes };
-        let (nat_journal, sit_journal) = parts.journals(report);
+        let before = report.count(Kind::NatJournal);
+        let (mut nat_journal, sit_journal) = parts.journals(report);
+        if report.count(Kind::NatJournal) > before {
+            self.keep_confirmed(&mut nat_journal);
+        }
         Some(Pack {
             number,
             damaged_end,
@@ -320,6 +326,19 @@ impl Packs<'_> {
             other_version: self.raw(1 - number).newest_version(),
             checkpoint,
         })
+    }
+
+    /// Drops the entries of a damaged NAT journal whose blocks are not those of their nodes: the table counts instead.
+    fn keep_confirmed(&self, journal: &mut Vec<(Nid, NatEntry)>) {
+        let is_confirmed = |nid: Nid, entry: NatEntry| {
+            let block = read_block(self.io, entry.addr);
+            let footer = block.map(|block| NodeFooter::of(&block));
+            footer.is_ok_and(|footer| (footer.nid, footer.ino) == (nid, entry.ino))
+        };
+        journal.retain(|(nid, entry)| {
+            let is_named = nid.0 >= RESERVED_NIDS && !entry.is_free();
+            !is_named || self.geometry.in_main(entry.addr) && is_confirmed(*nid, *entry)
+        });
     }
 }
 

@@ -7,7 +7,7 @@ use f2fs::{
         BLOCKS_PER_SEGMENT,
         checkpoint::{Checkpoint, Flags},
         nat::NatEntry,
-        sit::{ENTRY_BYTES, SegmentType},
+        sit::{ENTRY_BYTES, SegmentType, SitEntry},
         summary::{Compact, Journal, Summary},
         superblock::{Features, Superblock},
     },
@@ -80,8 +80,12 @@ impl Parts<'_> {
             let key = u32::from_le_bytes(entry[..4].try_into().expect("four bytes"));
             (SegNo(key), entry[4..].try_into().expect("an entry's bytes"))
         });
-        let (good, bad): (Vec<_>, Vec<_>) =
+        let (mut good, bad): (Vec<_>, Vec<_>) =
             entries.partition(|(segment, _)| segment.0 < self.geometry.segments);
+        if !bad.is_empty() {
+            // Other content is in place of the journal.
+            good.retain(|(segment, bytes)| SitEntry::check(bytes, *segment).is_ok());
+        }
         for (segment, _) in bad {
             let known = format!("an entry for {segment} of {}", self.geometry.segments);
             report.add(Finding::new(Kind::SitJournal, at, known));

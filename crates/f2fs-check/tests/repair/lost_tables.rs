@@ -139,6 +139,38 @@ fn removed_nodes_stay_removed_while_one_of_the_tables_is_whole() {
     }
 }
 
+/// The nodes that the NAT had lost counted for the older pack, with which all files of the newest one were gone.
+#[test]
+fn a_lost_block_of_the_nat_does_not_speak_against_a_newest_pack_without_its_head() {
+    for byte in [0, 0xFF] {
+        let d = Damaged::new();
+        let (block, _) = d.nat_place(d.ino("/many/entry 300").into());
+        fill(&d, &[block], byte);
+        d.put(d.pack(d.checkpoint().0), 200, &[0xEE; 8]);
+        assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+    }
+}
+
+/// A neighbour of the journal's block in its place has possible entries beside impossible ones. They freed inodes.
+#[test]
+fn possible_entries_of_a_nat_journal_beside_impossible_ones_give_way_to_the_table() {
+    let d = Damaged::new();
+    let [(journal, at), _] = d.journals();
+    let bytes = d.block(journal);
+    let count = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    let inos = [300, 301].map(|n| d.ino(&format!("/many/entry {n}")));
+    assert!(inos.iter().all(|ino| d.nat_place((*ino).into()).0 != journal), "the table has their entries");
+    let other = d.addr(d.ino("/plain").into());
+    // The number, the version, the inode and the address: of no node, of another node, and outside of the main area.
+    let entries = [(u32::MAX, inos[0].0, other.0), (inos[0].0, inos[0].0, other.0), (inos[1].0, 7, 7)];
+    let entries = entries.map(|(nid, ino, addr)| [&le(nid)[..], &[0], &le(ino), &le(addr)].concat()).concat();
+    d.put(journal, at + 2 + 13 * usize::from(count), &entries);
+    d.put(journal, at, &(count + 3).to_le_bytes());
+    let plan = repair_of(&d.device);
+    assert_eq!((plan.report.count(Kind::NatJournal), plan.losses.len()), (1, 0), "{:?}", plan.losses);
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
 #[test]
 fn erased_blocks_of_the_nat_are_one_finding_each() {
     let d = Damaged::new();
