@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     Finding, Fix, Kind, Loss,
     areas::Held,
+    blank_areas::Blank,
     checker::{Checker, ODD_MAX},
     names::{Naming, is_dot},
     table::{Entry, fact},
@@ -32,6 +33,10 @@ pub struct DoubtfulNames {
     entering: Vec<(Ino, Box<[u8]>, u32, Ino)>,
     /// Areas with names of inodes that are not in use: one for each name, at most [`ODD_MAX`].
     lost: Vec<Held>,
+    /// Inodes by names whose bytes may be damaged and their directories: at most [`ODD_MAX`] names.
+    damaged: BTreeMap<(Ino, Box<[u8]>), Vec<Ino>>,
+    /// Blocks of entries without a bitmap, at most [`ODD_MAX`].
+    blank: Vec<Blank>,
 }
 
 /// One name less, in arithmetic that wraps.
@@ -53,6 +58,22 @@ impl Checker<'_> {
         }
     }
 
+    /// Notes a block of entries without a bitmap.
+    pub fn note_blank(&mut self, blank: Blank) {
+        if self.doubtful_names.blank.len() < ODD_MAX {
+            self.doubtful_names.blank.push(blank);
+        }
+    }
+
+    /// Notes a name whose bytes may be damaged, and which nothing restores.
+    pub fn note_damaged_name(&mut self, dir: Ino, name: &[u8], ino: Ino) {
+        let key = (dir, name.into());
+        match self.doubtful_names.damaged.len() < ODD_MAX || self.doubtful_names.damaged.contains_key(&key) {
+            true => self.doubtful_names.damaged.entry(key).or_default().push(ino),
+            false => self.lose(Loss::Entry),
+        }
+    }
+
     /// Notes a name that was taken out of its area, to be entered again.
     pub fn enter_later(&mut self, dir: Ino, name: &[u8], hash: u32, ino: Ino) {
         match self.doubtful_names.entering.len() < ODD_MAX {
@@ -63,6 +84,8 @@ impl Checker<'_> {
 
     /// Decides on the names in areas that show damage, and on those that were taken out of their area.
     pub fn conclude_names(&mut self) {
+        let blank = std::mem::take(&mut self.doubtful_names.blank);
+        self.mark_names(blank);
         for held in std::mem::take(&mut self.doubtful_names.lost) {
             // In an area that shows damage, the number is damaged rather than the inode lost: the link count of another one
             // tells the loss.
@@ -72,6 +95,14 @@ impl Checker<'_> {
         }
         self.doubt_copied_areas();
         self.give_names_back();
+        for ((dir, name), inos) in std::mem::take(&mut self.doubtful_names.damaged) {
+            for ino in inos {
+                // Otherwise the entry is removed.
+                if self.table.find_inode(ino).is_some() && !self.is_surplus(dir, &name, ino) {
+                    self.lose(Loss::Entry);
+                }
+            }
+        }
         for (held, dir) in std::mem::take(&mut self.doubtful_names.areas) {
             self.drop_surplus_names(held, dir);
         }
@@ -222,6 +253,8 @@ impl Checker<'_> {
             let finding = Finding::new(Kind::DentryInode, Place::Inode(dir), known);
             checker.report.add(finding.repaired_by(format!("let it name {ino}")));
             area.set_target(entry.slot, ino, kind);
+            // Its hash was damaged, and not the name.
+            checker.doubtful_names.damaged.remove(&(dir, entry.name.into()));
             checker.take_name(dir, entry.ino, wrong);
             checker.table.take_links(right, 1);
             checker.table.note(right, fact::REACHED);

@@ -13,6 +13,7 @@ use f2fs::{
 
 use crate::{
     Certainty, Finding, Fix, Kind,
+    blank_areas::Blank,
     checker::{Checker, ODD_MAX},
     directories::{HASHES_MAX, Walk},
     names::{ENCRYPTED_NAME_MIN, Naming, encrypted_hash, is_dot, is_plain},
@@ -24,6 +25,9 @@ impl Checker<'_> {
     /// Checks all entries of an area.
     pub fn check_area(&mut self, walk: &mut Walk, block: u64, bytes: &[u8]) {
         let area = Dentries::new(bytes, Place::Dir(walk.ino, block));
+        if area.is_empty_from(0) {
+            self.note_blank(Blank { held: walk.held, dir: walk.ino, block });
+        }
         walk.owner = self.owner_of_area(walk, block, &area);
         let mut slot = 0;
         while slot < area.slots() {
@@ -191,14 +195,8 @@ impl Checker<'_> {
             let known = format!("the name {shown} in slot {} has a slash or a zero", entry.slot);
             self.add(Kind::DentryName, at, known);
         }
-        let name = if is_possible && hash == entry.hash { None } else { Some(self.right_name(walk, entry)) };
-        if hash != entry.hash {
-            let known = format!("{shown} has hash {:#010x}, must be {hash:#010x}", entry.hash);
-            // Otherwise the name may be damaged, and not the hash.
-            let is_known = name.as_deref() != Some(entry.name) || self.is_own_name(entry);
-            let certainty = if is_known { Certainty::Certain } else { Certainty::Unclear };
-            self.report.add(Finding::new(Kind::DentryHash, at, known).with_certainty(certainty));
-        }
+        let is_right = is_possible && hash == entry.hash;
+        let name = if is_right { None } else { Some(self.mended_name(walk, at, entry, hash)) };
         if let Some(name) = name {
             hash = walk.naming.hash(&name, entry.hash);
             walk.edit(bytes, |area| {
@@ -248,6 +246,25 @@ impl Checker<'_> {
             Naming::Plain | Naming::Folded => entry.name.iter().map(possible).collect(),
             Naming::Encrypted | Naming::EncryptedFolded => entry.name.to_vec(),
         }
+    }
+
+    /// Returns the [right name](Self::right_name) of such an entry, reports that its hash is not `right`, and notes a name
+    /// that nothing restores.
+    fn mended_name(&mut self, walk: &Walk, at: Place, entry: &Dentry<'_>, right: u32) -> Vec<u8> {
+        let name = self.right_name(walk, entry);
+        let is_restored = name != entry.name && walk.naming.hash(&name, !entry.hash) == entry.hash;
+        // Otherwise the name may be damaged, and not the hash.
+        let is_known = is_restored || self.is_own_name(entry);
+        if right != entry.hash {
+            let shown = walk.naming.shown(entry.name);
+            let known = format!("{shown} has hash {:#010x}, must be {right:#010x}", entry.hash);
+            let certainty = if is_known { Certainty::Certain } else { Certainty::Unclear };
+            self.report.add(Finding::new(Kind::DentryHash, at, known).with_certainty(certainty));
+        }
+        if !is_known {
+            self.note_damaged_name(walk.ino, &name, entry.ino);
+        }
+        name
     }
 
     /// Returns true if the inode of an entry carries the name of the entry.

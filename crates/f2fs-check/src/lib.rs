@@ -21,6 +21,7 @@ mod addresses;
 mod adopt;
 mod areas;
 mod bitmap;
+mod blank_areas;
 mod chain;
 mod checker;
 mod ciphertext;

@@ -227,6 +227,54 @@ fn names_of_hard_links_in_a_block_of_zeroes_are_a_loss() {
     assert_eq!(counts.count(), lost);
 }
 
+/// The paths below a directory, with their slots in a block of it.
+fn slots_in(d: &Damaged, dir: &str, block: u64) -> BTreeMap<String, usize> {
+    let ino = d.ino(dir);
+    let paths = contents(&d.device).into_keys().filter_map(|path| {
+        let name = path.trim_matches('"').strip_prefix(&format!("{}/", &dir[1..]))?.to_owned();
+        let entry = d.volume().find_entry(ino, name.as_bytes()).unwrap()?;
+        (entry.block == block).then_some((path, entry.slot))
+    });
+    paths.collect()
+}
+
+/// The rest of the block was told as lost, although it has the names with their hashes.
+#[test]
+fn names_of_hard_links_in_a_block_without_its_bitmap_come_back() {
+    let d = Damaged::filled(64 << 20, "extra_attr,inode_checksum", |volume| link_files(volume, 300));
+    let (links, block) = (d.ino("/links"), 2);
+    let slots = slots_in(&d, "/links", block);
+    d.put(d.data(links, block), 0, &[0; 512]);
+    // The entries of these slots lie in the sector.
+    let gone: Vec<&String> =
+        slots.iter().filter(|(_, slot)| 30 + 11 * **slot < 512).map(|(path, _)| path).collect();
+    assert!(gone.len() > 2 && slots.len() > gone.len() + 5, "{slots:?}");
+    let (found, text) = repaired(&d);
+    let missing: Vec<&String> = slots.keys().filter(|path| !found.contains_key(*path)).collect();
+    assert_eq!(missing, gone, "{text}");
+    assert!(text.contains(&format!("up to {} names are lost", gone.len())), "{text}");
+}
+
+/// The links came back as underscores, without a word.
+#[test]
+fn names_of_hard_links_whose_bytes_are_overwritten_are_a_loss() {
+    for name in [&b"\0\0\0\0"[..], b"name"] {
+        let d = Damaged::filled(64 << 20, "extra_attr,inode_checksum", |volume| link_files(volume, 3));
+        // The inodes carry their second names.
+        let files = d.ino("/files");
+        for n in 0..2 {
+            let (addr, at) = d.name_at(files, d.slot(files, &format!("file {n:03}")));
+            d.put(addr, at, &[name, &[0; 4]].concat());
+        }
+        d.seal(files);
+        let plan = repair_of(&d.device);
+        let losses = "up to 2 names are lost, because their entries are damaged or cannot be entered again";
+        assert_eq!((&plan.losses[..], plan.certainty()), (&[losses.to_owned()][..], Certainty::Unclear));
+        let (found, text) = repaired(&d);
+        assert_eq!(found.len(), 9, "{found:?}\n{text}");
+    }
+}
+
 /// Such a count is damage of the inode, and costs no name.
 #[test]
 fn a_count_of_links_in_an_inode_with_a_wrong_checksum_is_no_lost_name() {
