@@ -70,7 +70,7 @@ kinds! {
     NotUnmounted, "not-unmounted", Notice, Certain,
         "The volume was unmounted.", "none: the next mount goes on from the newest checkpoint";
     ResizeUnfinished, "resize-unfinished", Error, Unclear,
-        "No resize is under way.", "finish the resize";
+        "No resize is under way.", "none: finish the resize with `fsck.f2fs -f`";
     CheckpointDisabled, "checkpoint-disabled", Notice, Certain,
         "Checkpoints are enabled.", "none: mount with checkpoint=enable";
     NatJournal, "nat-journal", Error, Likely,

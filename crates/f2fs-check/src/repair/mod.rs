@@ -201,7 +201,8 @@ fn refusal(device: &Arc<dyn Device>, report: &Report) -> Option<String> {
     }
     for kind in [Kind::FeatureUnknown, Kind::FeatureNeeds, Kind::ResizeUnfinished, Kind::CheckpointDisabled] {
         if report.count(kind) > 0 {
-            return Some(format!("{} [{}] has to be resolved first", kind.rule(), kind.name()));
+            let remedy = kind.repair().trim_start_matches("none: ");
+            return Some(format!("{} [{}] has to be resolved first: {remedy}", kind.rule(), kind.name()));
         }
     }
     let tables = tables::Tables::read(device.clone()).ok()?;
@@ -215,6 +216,14 @@ fn refusal(device: &Arc<dyn Device>, report: &Report) -> Option<String> {
 fn only_superblocks(report: &Report) -> bool {
     let mut errors = report.counts().filter(|(kind, _)| kind.severity() == Severity::Error);
     errors.all(|(kind, _)| SUPERBLOCK_KINDS.contains(&kind))
+}
+
+/// Returns true if the pack that does not count is damaged, and a new checkpoint can overwrite it. The volume is sound beside
+/// it, but fsck.f2fs and Linux read it, too, and complain.
+fn has_overwritable_pack(device: &Arc<dyn Device>, report: &Report) -> bool {
+    let has_refused = |features: Features| NOT_REPAIRED.into_iter().any(|refused| features.has(refused));
+    report.count(Kind::PackUnfinished) > 0
+        && tables::Tables::read(device.clone()).is_ok_and(|tables| !has_refused(tables.superblock.features))
 }
 
 /// The findings that stay, if they are others than at first, and the reason.
@@ -264,9 +273,16 @@ struct Planning<'a> {
 impl Planning<'_> {
     fn run(mut self, report: Report, segments: Segments) -> Result<Planned> {
         let mut requests = Vec::new();
-        if !only_superblocks(&report) {
+        let needs_checkpoint = !only_superblocks(&report);
+        if needs_checkpoint || has_overwritable_pack(self.device, &report) {
             requests = match self.rounds(&report, segments) {
                 Ok(Ok(requests)) => requests,
+                _ if !needs_checkpoint => {
+                    // The superblocks alone are repaired.
+                    self.lost.clear();
+                    self.losses.clear();
+                    Vec::new()
+                }
                 Ok(Err((left, reason))) => {
                     return Ok(Planned::Refused(Refusal { report: left.unwrap_or(report), reason }));
                 }

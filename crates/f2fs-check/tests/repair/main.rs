@@ -170,6 +170,24 @@ fn a_damaged_head_over_lost_journals_gives_way_to_the_older_pack() {
 }
 
 #[test]
+fn a_volume_with_an_unfinished_resize_is_refused_with_the_command_that_finishes_it() {
+    let d = Damaged::new();
+    d.put_checkpoint(132, &le(d.checkpoint().1.flags.0 | 0x4000));
+    let Planned::Refused(refusal) = planned(&d.device) else { panic!("a refusal") };
+    assert!(refusal.reason.contains("fsck.f2fs -f"), "{}", refusal.reason);
+}
+
+/// Nothing wrote a checkpoint for the superblock, and fsck.f2fs told the checksum of the older pack.
+#[test]
+fn a_damaged_older_pack_beside_a_damaged_superblock_is_overwritten() {
+    let d = Damaged::new();
+    d.put(BlockAddr(0), 1024, &[0; 4]);
+    d.put(d.pack(1 - d.checkpoint().0), 200, &[0xEE; 8]);
+    assert_eq!(repair_of(&d.device).certainty(), Certainty::Certain);
+    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
+}
+
+#[test]
 fn superblocks_that_differ_in_the_label_need_no_person() {
     let certainty = |at| {
         let d = Damaged::new();
