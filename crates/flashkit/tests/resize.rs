@@ -109,14 +109,40 @@ fn a_file_is_as_long_as_before_after_a_growth_that_a_pinned_file_prevents() {
     assert_whole(dir);
 }
 
-#[test]
-fn the_last_of_several_files_grows_and_shrinks() {
-    let root = tempfile::tempdir().unwrap();
-    let dir = root.path();
+/// Makes a volume on the files `v.img` and `second.img`, of 100 MiB each.
+fn volume_on_two_files(dir: &Path) {
     for name in ["v.img", "second.img"] {
         File::create(dir.join(name)).unwrap().set_len(100 * MIB).unwrap();
     }
     ok(dir, &["mkfs", "-q", "v.img", "--device", "second.img"]);
+}
+
+#[test]
+fn the_last_of_several_files_may_have_any_number_of_bytes() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    volume_on_two_files(dir);
+    let resize = |more: &[&str]| {
+        let printed =
+            ok(dir, &[&["resize", "-q", "--json", "v.img", "--device", "second.img"], more].concat());
+        serde_json::from_str::<serde_json::Value>(&printed).unwrap()["new_bytes"].as_u64().unwrap()
+    };
+    for (bytes, mib) in [(150 * MIB + 1, 150), (60 * MIB - 1, 58)] {
+        let size = bytes.to_string();
+        assert_eq!(resize(&[&size, "-n"]), (100 + mib) * MIB);
+        assert_eq!(resize(&[&size]), (100 + mib) * MIB);
+        assert_eq!(fs::metadata(dir.join("second.img")).unwrap().len(), bytes);
+        let judged = model::fsck::fsck_image(&dir.join("v.img"));
+        assert!(judged.is_ok(), "{size}: {judged:?}");
+    }
+    assert_eq!(resize(&[]), 158 * MIB, "the present size is as odd");
+}
+
+#[test]
+fn the_last_of_several_files_grows_and_shrinks() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    volume_on_two_files(dir);
     fs::write(dir.join("file"), vec![5; 30 << 20]).unwrap();
     ok(dir, &["cp", "--device", "second.img", "file", "v.img:/file"]);
     let second = || fs::metadata(dir.join("second.img")).unwrap().len();

@@ -160,13 +160,16 @@ struct Opened<'d> {
 }
 
 impl Opened<'_> {
-    /// Returns the devices as one, with their present lengths.
+    /// Returns the devices as one, with their present lengths. Of several, the last one contributes whole sectors.
     fn device(&self) -> Result<Arc<dyn Device>> {
-        if let [only] = &self.images[..] {
-            return Ok(only.device());
+        let mut devices: Vec<Arc<dyn Device>> = self.images.iter().map(Image::device).collect();
+        if devices.len() == 1 {
+            return Ok(devices.remove(0));
         }
-        let sizes = self.devices.before.iter().copied().chain([self.last_bytes()]);
-        Ok(Arc::new(Concat::new(self.images.iter().map(Image::device).zip(sizes).collect())?))
+        let sector = devices.iter().map(|device| device.geometry().sector_bytes.max(1)).max().unwrap_or(1);
+        let last = self.last_bytes() - self.last_bytes() % u64::from(sector);
+        let sizes = self.devices.before.iter().copied().chain([last]);
+        Ok(Arc::new(Concat::new(devices.into_iter().zip(sizes).collect())?))
     }
 
     fn superblock(&self) -> Result<Superblock> {
