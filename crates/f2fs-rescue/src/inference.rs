@@ -42,25 +42,47 @@ pub(crate) struct Inferred {
 
 /// Infers the shape of the volume on a device. `None` if there are no inodes.
 pub(crate) fn infer(device: &Arc<dyn Device>, block_size: Option<BlockSize>) -> Option<Inferred> {
+    let volume_bytes = device.geometry().size_bytes;
+    // The whole device is read only if the samples do not contain enough inodes.
+    infer_by(device, block_size, volume_bytes, u64::MAX).map(Tally::conclude)
+}
+
+/// Infers the shape of a volume of `volume_bytes` from samples of one of its devices. `None` if there are no inodes that agree
+/// on its start.
+pub(crate) fn infer_part(
+    device: &Arc<dyn Device>,
+    block_size: Option<BlockSize>,
+    volume_bytes: u64,
+) -> Option<Inferred> {
+    let tally = infer_by(device, block_size, volume_bytes, 1)?;
+    tally.distance().is_some().then(|| tally.conclude())
+}
+
+/// Counts the inodes on a device, in at most so many passes over it.
+fn infer_by(
+    device: &Arc<dyn Device>,
+    block_size: Option<BlockSize>,
+    volume_bytes: u64,
+    passes: u64,
+) -> Option<Tally> {
     let reach_bytes = device.geometry().size_bytes.min(VOLUME_BYTES_MAX);
     let chunks = reach_bytes.div_ceil(SAMPLE_BYTES as u64);
     let step = chunks.div_ceil(SAMPLES).max(1);
     let sizes = block_size.map_or(vec![BlockSize::B4K, BlockSize::B16K], |size| vec![size]);
     let mut tallies: Vec<Tally> = sizes.into_iter().map(Tally::new).collect();
-    // The whole device is read only if the samples do not contain enough inodes.
-    for first in 0..step {
+    for first in 0..step.min(passes) {
         for chunk in (first..chunks).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
-            sample(device, chunk * SAMPLE_BYTES as u64, &mut tallies);
+            sample(device, chunk * SAMPLE_BYTES as u64, volume_bytes, &mut tallies);
         }
         if tallies.iter().any(|tally| tally.inodes >= ENOUGH_INODES) {
             break;
         }
     }
     let best = tallies.into_iter().max_by_key(|tally| tally.inodes)?;
-    (best.inodes > 0).then(|| best.conclude())
+    (best.inodes > 0).then_some(best)
 }
 
-fn sample(device: &Arc<dyn Device>, at: u64, tallies: &mut [Tally]) {
+fn sample(device: &Arc<dyn Device>, at: u64, volume_bytes: u64, tallies: &mut [Tally]) {
     let length = (device.geometry().size_bytes - at).min(SAMPLE_BYTES as u64);
     let mut bytes = vec![0; usize::try_from(length).expect("a sample fits into memory")];
     if device.read(at, &mut bytes).is_err() {
@@ -68,7 +90,7 @@ fn sample(device: &Arc<dyn Device>, at: u64, tallies: &mut [Tally]) {
     }
     for tally in tallies {
         let size = tally.block_size.bytes();
-        let limits = Limits::of_image(device.geometry().size_bytes / size as u64);
+        let limits = Limits::of_image(volume_bytes / size as u64);
         for (n, block) in bytes.chunks_exact(size).enumerate() {
             if let Some(footer) = raw_node::footer(block, tally.block_size, limits) {
                 if footer.is_inode() {
@@ -133,11 +155,14 @@ impl Tally {
             features =
                 found.iter().filter(|(is_on, _)| *is_on).fold(features, |all, (_, one)| all.with(*one));
         }
-        let winner = self.votes.iter().max_by_key(|(distance, votes)| (**votes, -distance.abs()));
-        let distance =
-            winner.filter(|(_, votes)| **votes * 4 >= self.inodes).map_or(0, |(distance, _)| *distance);
-        let start = -distance.saturating_mul(1 << self.block_size.log());
+        let start = -self.distance().unwrap_or(0).saturating_mul(1 << self.block_size.log());
         Inferred { block_size: self.block_size, start, features }
+    }
+
+    /// The distance between address and position, in blocks, of most inodes.
+    fn distance(&self) -> Option<i64> {
+        let winner = self.votes.iter().max_by_key(|(distance, votes)| (**votes, -distance.abs()));
+        winner.filter(|(_, votes)| **votes * 4 >= self.inodes).map(|(distance, _)| *distance)
     }
 }
 

@@ -30,6 +30,7 @@ mod directory;
 mod evidence;
 mod facts;
 mod inference;
+mod join;
 mod judge;
 mod lookup;
 mod map;
@@ -53,6 +54,7 @@ mod walk;
 
 pub use certainty::{Certainty, Choice, Grade};
 pub use facts::Facts;
+pub use join::{Joined, join};
 pub use map::{Map, Origin, Status};
 pub use masked::Masked;
 pub use progress::{Progress, Stage};

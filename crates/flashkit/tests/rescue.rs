@@ -58,6 +58,62 @@ fn a_volume_without_metadata_is_rescued_and_the_image_is_not_changed() {
     assert!(fs::metadata(dir.join("rescued.tar")).unwrap().len() > 3 << 20);
 }
 
+/// Makes a volume on devices of `bytes` each, fills the first of them, and takes the superblocks away. Returns the arguments
+/// that name the others.
+fn on_several(dir: &Path, sections: &str, bytes: u64, further: &[&'static str]) -> Vec<&'static str> {
+    fs::create_dir_all(dir.join("tree/many")).unwrap();
+    fs::write(dir.join("tree/first"), vec![7; 80 << 20]).unwrap();
+    for n in 0..SMALL {
+        fs::write(dir.join(format!("tree/many/{n}")), n.to_string()).unwrap();
+    }
+    let content = (0..5u32 << 20).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes());
+    fs::write(dir.join("tree/then"), content.collect::<Vec<u8>>()).unwrap();
+    for name in further.iter().chain(&["v.img"]) {
+        fs::File::create(dir.join(name)).unwrap().set_len(bytes).unwrap();
+    }
+    let devices: Vec<&str> = further.iter().flat_map(|name| ["--device", name]).collect();
+    ok(dir, &[&["mkfs", "-q", "v.img", "-s", sections, "--from", "tree"], &devices[..]].concat());
+    lose_metadata(dir, 2 << 20);
+    devices
+}
+
+/// Number of small files on several devices.
+const SMALL: u32 = 150;
+
+/// Returns true if all files of several devices are as before.
+fn is_whole(dir: &Path) -> bool {
+    let same = |name: &str| {
+        let read = |tree: &str| fs::read(dir.join(tree).join(name)).unwrap();
+        read("rescued") == read("tree")
+    };
+    same("first") && same("then") && (0..SMALL).all(|n| same(&format!("many/{n}")))
+}
+
+#[test]
+fn a_volume_on_several_devices_without_a_superblock_is_rescued() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let devices = on_several(dir, "1", (100 << 20) + 512, &["second.img", "third.img"]);
+    ok(dir, &[&["rescue", "v.img", "rescued"], &devices[..]].concat());
+    assert!(is_whole(dir));
+}
+
+#[test]
+fn a_part_of_a_device_that_nothing_tells_is_named_by_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    // All inodes lie on the first device, and zones of 4 MiB leave 2 MiB of it out.
+    let devices = on_several(dir, "2", 102 << 20, &["second.img"]);
+    let arguments = ["rescue", "-q", "v.img", "rescued"];
+    let told = flashkit(dir, &[&arguments, &devices[..]].concat());
+    let told = String::from_utf8(told.stderr).unwrap();
+    assert!(told.contains("its first 106954752 bytes are taken") && told.contains("--length SIZE"), "{told}");
+    assert!(!is_whole(dir), "the second device begins elsewhere");
+    fs::remove_dir_all(dir.join("rescued")).unwrap();
+    ok(dir, &[&arguments, &devices[..], &["--offset", "0", "--length", "100M"]].concat());
+    assert!(is_whole(dir));
+}
+
 #[test]
 fn lists_grade_every_file_and_the_timeline_has_the_removed_ones() {
     let dir = tempfile::tempdir().unwrap();

@@ -214,15 +214,21 @@ fn open(args: &Args, known: Option<&KnownMap>) -> Result<Vec<Arc<dyn Device>>> {
 
 fn rescue(args: &Args, known: Option<&KnownMap>) -> Result<Rescue> {
     let devices = open(args, known)?;
+    let block_size = args.block_size.map(|size| match size {
+        Blocks::B4K => BlockSize::B4K,
+        Blocks::B16K => BlockSize::B16K,
+    });
     let device = match devices.as_slice() {
         [device] => device.clone(),
-        _ => f2fs::engine::join(devices)?,
+        _ => {
+            let joined = f2fs_rescue::join(devices, block_size)?;
+            let sources = args.image.sources();
+            joined.guessed.iter().for_each(|(n, bytes)| tell_guess(&sources[*n].to_string(), *bytes));
+            joined.device
+        }
     };
     let options = Options {
-        block_size: args.block_size.map(|size| match size {
-            Blocks::B4K => BlockSize::B4K,
-            Blocks::B16K => BlockSize::B16K,
-        }),
+        block_size,
         // The device begins at the offset.
         offset_bytes: args.image.place.range.offset.map(|_| 0),
         as_of: args.as_of,
@@ -241,6 +247,15 @@ fn rescue(args: &Args, known: Option<&KnownMap>) -> Result<Rescue> {
     let saved = kept.map_or(Ok(()), KeptMap::finish);
     let rescue = rescue?;
     saved.map(|()| rescue)
+}
+
+/// Warns that the part of a device may be another: then contents of files are wrong.
+fn tell_guess(device: &str, bytes: u64) {
+    notice!(
+        "flashkit: {device}: neither a superblock nor nodes tell its part of the volume; its first {bytes} bytes are taken. \
+         If contents are wrong, name fewer: whole zones (mkfs.f2fs -s, -z), of the first device with --offset 0 --length \
+         SIZE, of others as a shorter copy"
+    );
 }
 
 /// Refuses to write two results to one file, or the list over an existing file that nobody asked to replace. Pipes and
