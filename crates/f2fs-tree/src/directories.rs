@@ -79,6 +79,18 @@ impl<T> Directories<T> {
         Ok(DirectoryId(new))
     }
 
+    /// Takes the directory `name` out of a directory, and with it everything below.
+    pub(crate) fn remove(&mut self, parent: DirectoryId, name: &[u8]) {
+        self.0[parent.0].children.remove(name);
+    }
+
+    /// Takes those directories out of a directory whose value is not to be kept. Looks at each.
+    pub(crate) fn retain(&mut self, parent: DirectoryId, keep: impl Fn(&T) -> bool) {
+        let mut children = std::mem::take(&mut self.0[parent.0].children);
+        children.retain(|_, child| keep(&self.0[*child].value));
+        self.0[parent.0].children = children;
+    }
+
     pub(crate) fn get(&self, directory: DirectoryId) -> &T {
         &self.0[directory.0].value
     }
@@ -111,6 +123,21 @@ mod tests {
         let chain = all.chain(b"a/c/b");
         assert_eq!(chain, [DirectoryId::ROOT, a]);
         assert!(all.is_on(a, &chain) && !all.is_on(b, &chain));
+    }
+
+    #[test]
+    fn a_directory_is_taken_out_with_everything_below() {
+        let mut all = Directories::new(0);
+        let a = all.insert(DirectoryId::ROOT, b"a", 1).unwrap();
+        all.insert(a, b"b", 2).unwrap();
+        all.remove(DirectoryId::ROOT, b"a");
+        assert_eq!((all.find(b"a"), all.find(b"a/b")), (None, None));
+        let again = all.insert(DirectoryId::ROOT, b"a", 3).unwrap();
+        assert!(again != a && all.child(again, b"b").is_none());
+        all.insert(DirectoryId::ROOT, b"A", 3).unwrap();
+        let c = all.insert(DirectoryId::ROOT, b"c", 4).unwrap();
+        all.retain(DirectoryId::ROOT, |value| *value != 3);
+        assert_eq!((all.find(b"a"), all.find(b"A"), all.find(b"c")), (None, None, Some(c)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use f2fs::{
     Error, Result,
     engine::{Caller, Engine, NewNode, SetAttr, Times, XattrMode},
-    format::FileType,
+    format::{FileType, inode::flag},
     printable,
     units::Ino,
 };
@@ -182,12 +182,11 @@ impl Filler<'_> {
         let (parent, name) = split(&entry.path);
         self.leave(&self.directories.chain(parent))?;
         let parent = self.directory(parent)?;
-        let dir = self.directories.get(parent).ino;
         match &entry.kind {
             Kind::Directory => self.make_directory(parent, name, entry)?,
-            Kind::HardLink { to } => self.hard_link(dir, name, to)?,
+            Kind::HardLink { to } => self.hard_link(parent, name, to)?,
             _ => {
-                let ino = self.make_file(dir, name, entry)?;
+                let ino = self.make_file(parent, name, entry)?;
                 self.set_xattrs(ino, &entry.meta)?;
                 if let Kind::File { size, data } = &entry.kind {
                     if data.is_some() {
@@ -293,10 +292,11 @@ impl Filler<'_> {
         Ok(())
     }
 
-    fn make_file(&mut self, dir: Ino, name: &[u8], entry: &Entry) -> Result<Ino> {
+    fn make_file(&mut self, parent: DirectoryId, name: &[u8], entry: &Entry) -> Result<Ino> {
+        let dir = self.directories.get(parent).ino;
         match self.try_make_file(dir, name, entry) {
             Err(Error::Exists) => {
-                self.make_way(dir, name)?;
+                self.make_way(parent, name)?;
                 self.try_make_file(dir, name, entry)
             }
             made => made,
@@ -319,19 +319,29 @@ impl Filler<'_> {
         }
     }
 
-    /// Removes the existing entry of this name. A directory must be empty.
-    fn make_way(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
+    /// Removes the existing entry of this name. A directory must be empty. Later entries do not find it any more, and it is
+    /// not open: the fill has left it.
+    fn make_way(&mut self, parent: DirectoryId, name: &[u8]) -> Result<()> {
+        let dir = self.directories.get(parent).ino;
+        let there = self.volume.lookup(dir, name)?;
         match self.volume.begin(Caller::ADMIN).unlink(dir, name) {
-            Err(Error::IsDirectory) => self.volume.begin(Caller::ADMIN).remove_dir(dir, name),
-            done => done,
+            Err(Error::IsDirectory) => self.volume.begin(Caller::ADMIN).remove_dir(dir, name)?,
+            done => return done,
         }
+        match self.volume.stat(dir)?.flags & flag::CASEFOLD {
+            0 => self.directories.remove(parent, name),
+            // It may have been met by several spellings of its name.
+            _ => self.directories.retain(parent, |child| child.ino != there),
+        }
+        Ok(())
     }
 
-    fn hard_link(&mut self, dir: Ino, name: &[u8], to: &[u8]) -> Result<()> {
+    fn hard_link(&mut self, parent: DirectoryId, name: &[u8], to: &[u8]) -> Result<()> {
+        let dir = self.directories.get(parent).ino;
         let missing =
             || Error::Invalid(format!("hard link to {}, which does not exist", printable::path(to)).into());
-        let (parent, target) = split(to);
-        let target_dir = self.directories.find(parent).ok_or_else(missing)?;
+        let (to_parent, target) = split(to);
+        let target_dir = self.directories.find(to_parent).ok_or_else(missing)?;
         let target_dir = self.directories.get(target_dir).ino;
         let ino = self.volume.lookup(target_dir, target).map_err(|error| match error {
             Error::NotFound => missing(),
@@ -341,7 +351,7 @@ impl Filler<'_> {
         match self.volume.begin(Caller::ADMIN).link(ino, dir, name) {
             Err(Error::Exists) if self.volume.lookup(dir, name)? == ino => return Ok(()),
             Err(Error::Exists) => {
-                self.make_way(dir, name)?;
+                self.make_way(parent, name)?;
                 self.volume.begin(Caller::ADMIN).link(ino, dir, name)?;
             }
             linked => linked?,

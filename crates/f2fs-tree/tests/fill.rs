@@ -19,10 +19,14 @@ use f2fs::{
     units::{Ino, Time},
 };
 use f2fs_tree::{
-    DirSource, Entry, FillOptions, Filled, Kind, Metadata, Need, SLACK_BLOCKS, Source, TarSource, Transform,
-    count, fill,
+    DirSource, Entry, FillOptions, Filled, Kind, Need, SLACK_BLOCKS, Source, TarSource, Transform, count,
+    fill,
 };
-use support::{NOW, assert_clean, device, tree::make_tree};
+use support::{
+    NOW, assert_clean, device,
+    given::{entry, file, given},
+    tree::make_tree,
+};
 
 const ROOT: Ino = Ino(3);
 
@@ -179,51 +183,6 @@ fn a_tree_of_everything_comes_back_in_every_feature_set() {
         }
         assert_same(&support::open_read_only(&image), &expected, &["lost+found"]);
     }
-}
-
-/// A source of given values.
-struct Given<'a> {
-    entries: std::vec::IntoIter<Entry>,
-    data: &'a RefCell<u64>,
-    left: Vec<std::ops::Range<u64>>,
-}
-
-fn given(entries: Vec<Entry>, data: &RefCell<u64>) -> Given<'_> {
-    Given { entries: entries.into_iter(), data, left: vec![] }
-}
-
-impl Source for Given<'_> {
-    fn next_entry(&mut self) -> f2fs::Result<Option<Entry>> {
-        let entry = self.entries.next();
-        self.left = match entry.as_ref().map(|entry| &entry.kind) {
-            Some(Kind::File { data: Some(data), .. }) => data.iter().rev().cloned().collect(),
-            Some(Kind::File { size, .. }) if *size > 0 => std::iter::once(0..*size).collect(),
-            _ => vec![],
-        };
-        Ok(entry)
-    }
-
-    fn next_run(&mut self, buf: &mut [u8]) -> f2fs::Result<Option<f2fs_tree::Run>> {
-        let Some(mut range) = self.left.pop() else { return Ok(None) };
-        let length = buf.len().min((range.end - range.start) as usize);
-        buf[..length].fill(7);
-        *self.data.borrow_mut() += length as u64;
-        let offset = range.start;
-        range.start += length as u64;
-        if range.start < range.end {
-            self.left.push(range);
-        }
-        Ok(Some(f2fs_tree::Run { offset, length }))
-    }
-}
-
-fn entry(path: impl Into<Vec<u8>>, kind: Kind) -> Entry {
-    let meta = Metadata { permissions: 0o644, mtime: NOW, ..Metadata::default() };
-    Entry { path: path.into(), kind, meta }
-}
-
-fn file(path: impl Into<Vec<u8>>, size: u64) -> Entry {
-    entry(path, Kind::File { size, data: None })
 }
 
 /// Returns the blocks and nodes taken by a fill, and the need computed before it.
