@@ -112,7 +112,7 @@ impl Files {
         }
         let kind = self.log_of_data(&inode);
         let size = self.geometry().block_size;
-        let slot = self.slot(ino, start)?.expect("a page's block is reserved in the map");
+        let slot = self.mapped_slot(ino, start)?;
         let slot = Slot { left: blocks, ..slot };
         let node = self.nodes.node(slot.nid)?;
         let compressed = node.addr(slot.index) == BlockAddr::COMPRESS;
@@ -245,7 +245,7 @@ impl Files {
         self.read_past_end(&inode, blocks.start << size.log(), &mut content)?;
         drop(inode);
         let replaced = self.prepare_release(ino, blocks.start + 1, &addrs)?;
-        let slot = self.slot(ino, blocks.start)?.expect("a mapped block has a slot");
+        let slot = self.mapped_slot(ino, blocks.start)?;
         self.drop_extent(ino)?;
         let node = self.nodes.node_mut(slot.nid)?;
         let count = (blocks.end - blocks.start) as usize;
@@ -407,7 +407,7 @@ impl Files {
             return Err(Error::Unsupported("compression without the feature".into()));
         }
         self.require_key(&inode)?;
-        if inode.has_flag(flag::IMMUTABLE) || inode.has_advise(advise::VERITY) {
+        if inode.has_flag(flag::IMMUTABLE | flag::DEVICE_ALIAS) || inode.has_advise(advise::VERITY) {
             return Err(Error::NotPermitted);
         }
         let is_released = inode.has_inline(inline::COMPRESS_RELEASED);

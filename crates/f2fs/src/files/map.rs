@@ -10,7 +10,8 @@ use super::Files;
 use crate::{
     Error, Place, Result,
     format::{
-        inode::flag,
+        FileType,
+        inode::{flag, raw::Extent},
         node::NodeBlock,
         node_path::{NodePath, Step},
         superblock::Features,
@@ -93,7 +94,9 @@ impl Files {
         if inode.has_flag(flag::DEVICE_ALIAS)
             && self.disk().node_format().features.has(Features::DEVICE_ALIAS)
         {
-            return Ok(alias_run(inode, block, limit));
+            let size = inode.head().size.get().div_ceil(self.geometry().block_size.bytes() as u64);
+            let hidden = block..limit.max(size);
+            return self.alias_run(inode, block, limit).map_err(|error| Unmapped { blocks: hidden, error });
         }
         let Some(path) = NodePath::of(&inode.layout(), block) else {
             return Ok(Run { blocks: block..limit, addr: BlockAddr::NULL });
@@ -123,6 +126,30 @@ impl Files {
             run.blocks.end += 1;
         }
         Ok(run)
+    }
+
+    /// Maps a block of a device alias file, which has no block addresses, only its extent. Linux refuses an extent outside the
+    /// main area (`sanity_check_extent_cache`). A device alias is pinned there, and a pinned file cannot become compressed.
+    fn alias_run(&self, inode: &NodeBlock, block: u64, limit: u64) -> Result<Run> {
+        if inode.file_type() != FileType::Regular || inode.compression().is_some() {
+            let what = "a device alias that is compressed, or not a regular file";
+            return self.damage(Place::Inode(inode.ino()), what.into());
+        }
+        let Extent { fofs, blk, len } = inode.head().extent;
+        let (start, length, addr) = (u64::from(fofs.get()), u64::from(len.get()), BlockAddr(blk.get()));
+        let last = blk.get().checked_add(len.get().saturating_sub(1)).map(BlockAddr);
+        let in_main = |addr| self.geometry().in_main(addr);
+        if length > 0 && !(in_main(addr) && last.is_some_and(in_main)) {
+            let what =
+                format!("a device alias with {length} blocks from {addr} on, not all in the main area");
+            return self.damage(Place::Inode(inode.ino()), what);
+        }
+        let (end, addr) = match block {
+            _ if block < start => (start, BlockAddr::NULL),
+            _ if block < start + length => (start + length, BlockAddr(addr.0 + (block - start) as u32)),
+            _ => (limit, BlockAddr::NULL),
+        };
+        Ok(Run { blocks: block..end.min(limit), addr })
     }
 
     /// The address of one block of a file.
@@ -216,18 +243,4 @@ fn last_addr(node: &NodeBlock, count: usize) -> Option<usize> {
 /// Returns the index of the last child of an inode or indirect node.
 fn last_child(node: &NodeBlock) -> Option<usize> {
     (0..node.child_count()).rev().find(|index| node.child(*index) != Nid::NULL)
-}
-
-/// Maps a block of a device alias file, which has no block addresses, only its extent.
-fn alias_run(inode: &NodeBlock, block: u64, limit: u64) -> Run {
-    let extent = inode.head().extent;
-    let start = u64::from(extent.fofs.get());
-    let end = start + u64::from(extent.len.get());
-    if (start..end).contains(&block) {
-        let addr = extent.blk.get().wrapping_add((block - start) as u32);
-        Run { blocks: block..end.min(limit), addr: BlockAddr(addr) }
-    } else {
-        let next = if block < start { start } else { limit };
-        Run { blocks: block..next.min(limit), addr: BlockAddr::NULL }
-    }
 }

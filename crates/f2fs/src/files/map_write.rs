@@ -51,6 +51,14 @@ impl Files {
         Ok(Some(Slot { nid: at.nid(), index: path.index, left: addrs - path.index }))
     }
 
+    /// Finds the slot of a block that is not a hole.
+    pub(super) fn mapped_slot(&self, ino: Ino, block: u64) -> Result<Slot> {
+        match self.slot(ino, block)? {
+            Some(slot) => Ok(slot),
+            None => self.damage(Place::File(ino, block), "no node has the address of this block".into()),
+        }
+    }
+
     /// Finds the slot of a block and creates missing nodes on the way. The caller has reserved the space for
     /// them.
     pub(crate) fn make_slot(&mut self, ino: Ino, block: u64) -> Result<Slot> {
@@ -174,7 +182,7 @@ impl Files {
                 at = run.blocks.end;
                 continue;
             }
-            let slot = self.slot(ino, at)?.expect("a mapped block has a slot");
+            let slot = self.mapped_slot(ino, at)?;
             let count = (slot.left as u64).min(blocks.end - at) as usize;
             self.free_addrs(ino, slot, count, at)?;
             at += count as u64;

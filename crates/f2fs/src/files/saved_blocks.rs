@@ -178,7 +178,7 @@ impl Files {
         while at < end && examined < most {
             let run = self.run(&inode, at, end)?;
             if run.addr == BlockAddr::COMPRESS {
-                let slot = self.slot(ino, at)?.expect("a mapped block has a slot");
+                let slot = self.mapped_slot(ino, at)?;
                 if at % size as u64 != 0 {
                     return Err(Error::corrupt(Place::File(ino, at), "a cluster that begins inside another"));
                 }

@@ -242,7 +242,7 @@ impl Files {
         if !there {
             return Ok(());
         }
-        let slot = self.slot(ino, block)?.expect("a mapped block has a slot");
+        let slot = self.mapped_slot(ino, block)?;
         let kind = self.log_of_data(&*self.nodes.inode(ino)?);
         let inside = from as usize & ((1 << log) - 1);
         let zeroes = vec![0; (to - from) as usize];

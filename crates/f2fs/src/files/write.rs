@@ -261,7 +261,7 @@ impl Files {
         if !is_there {
             return self.write_content(ino, block << log, &bytes[..length]);
         }
-        let slot = self.slot(ino, block)?.expect("a mapped block has a slot");
+        let slot = self.mapped_slot(ino, block)?;
         self.write_one(ino, slot, block, 0, bytes, kind).map(drop)
     }
 

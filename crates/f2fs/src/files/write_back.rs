@@ -193,7 +193,7 @@ impl Files {
         }
         let kind = self.log_of_data(&inode);
         drop(inode);
-        let slot = self.slot(ino, block)?.expect("a page's block is reserved in the map");
+        let slot = self.mapped_slot(ino, block)?;
         let Some(page) = self.remove_page(ino, block) else { return Ok(()) };
         let result = self.relocate(ino, slot, block, kind, &page.bytes).map(drop);
         if result.is_err() {

@@ -238,6 +238,71 @@ fn an_alias_of_a_device_without_the_feature_is_a_file() {
     assert!(volume.space().free_blocks >= before + 5, "its blocks are free");
 }
 
+/// A device alias has its addresses in its extent. A mark of a cluster there has no node.
+#[test]
+fn an_alias_of_a_device_has_blocks_of_the_main_area_only() {
+    const FEATURES_AT: u64 = 2180;
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let mut volume = support::format_on(device.clone(), &["extra_attr", "compression"], BlockSize::B4K);
+    let file = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+    volume.begin(Caller::ADMIN).write(file, 0, &[5; 20_000]).unwrap();
+    let dir = volume.begin(Caller::ADMIN).create(ROOT, b"dir", &NewNode::new(0o040_755)).unwrap();
+    for n in 0..300 {
+        volume.begin(Caller::ADMIN).create(dir, format!("{n}").as_bytes(), &NewNode::new(FILE)).unwrap();
+    }
+    let packed = volume.begin(Caller::ADMIN).create(ROOT, b"packed", &NewNode::new(FILE)).unwrap();
+    let compress = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
+    volume.begin(Caller::ADMIN).set_attr(packed, &compress).unwrap();
+    volume.begin(Caller::ADMIN).write(packed, 0, &[5; 65_536]).unwrap();
+    assert!(volume.begin(Caller::ADMIN).release_saved(packed).unwrap() > 0);
+    volume.unmount().unwrap();
+    let first = volume.address(&volume.inode(file).unwrap(), 0).unwrap().0;
+    let (features, end) = (volume.superblock().features.0, volume.superblock().main.end() as u32);
+    let at = |ino: Ino| u64::from(volume.nat_entry(ino.into()).unwrap().addr.0) * 4096;
+    let inodes = [(file, at(file), 0), (dir, at(dir), 0), (packed, at(packed), flag::COMPRESS)];
+    drop(volume);
+    for (_, at, flags) in inodes {
+        device.write_part(at + FLAGS_AT, &(flags | flag::DEVICE_ALIAS).to_le_bytes());
+    }
+    let mut volume = Engine::open(device.clone(), Options::new(|| support::NOW)).unwrap();
+    let reserved = volume.begin(Caller::ADMIN).reserve_saved(packed);
+    assert!(matches!(reserved, Err(Error::NotPermitted)), "{reserved:?}");
+    drop(volume);
+    for copy in [1024, 5120] {
+        device.write_part(copy + FEATURES_AT, &(features | 0x8000).to_le_bytes());
+    }
+    // Beyond the addresses of its nodes.
+    device.write_part(inodes[2].1 + SIZE_AT, &(9000_u64 * 4096).to_le_bytes());
+    let with = |[fofs, addr, blocks]: [u32; 3]| {
+        let alias = [fofs, addr, blocks].map(u32::to_le_bytes).concat();
+        for (_, at, _) in inodes {
+            device.write_part(at + EXTENT_AT, &alias);
+        }
+        Engine::open(device.clone(), Options::read_only()).unwrap()
+    };
+    let mark = BlockAddr::COMPRESS.0;
+    for extent in
+        [[4096, mark, 4], [0, mark, 1], [0, u32::MAX, 1], [0, 1, 1], [0, end - 1, 2], [0, first, !0]]
+    {
+        let volume = with(extent);
+        let error = volume.read(file, 0, &mut [0; 100]).unwrap_err().to_string();
+        assert!(error.contains(&format!("corrupt {file}")) && error.contains("main area"), "{error}");
+        // The rest of the file is hidden, also from the middle of a cluster on: readers continue behind it.
+        let hidden = volume.next_extent_or_hidden(packed, 4096).unwrap_err();
+        assert_eq!(hidden.bytes, 4096..9000 * 4096);
+        let error = volume.released_blocks(packed).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    }
+    let volume = with([1, first, 2]);
+    let mut bytes = [9; 20_000];
+    assert_eq!(volume.read(file, 0, &mut bytes).unwrap(), 20_000);
+    assert!(
+        bytes.iter().enumerate().all(|(n, byte)| *byte == if (4096..12_288).contains(&n) { 5 } else { 0 })
+    );
+    assert!(matches!(volume.lookup(dir, b"7"), Err(Error::Corrupt { .. })), "a directory");
+    assert!(matches!(volume.released_blocks(packed), Err(Error::Corrupt { .. })), "a compressed file");
+}
+
 /// A stale file handle may contain any number. A request for it is not damage.
 #[test]
 fn looking_up_a_number_that_is_not_an_inode_is_not_damage() {

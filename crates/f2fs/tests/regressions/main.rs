@@ -349,7 +349,8 @@ fn attributes_that_can_never_fit_are_distinguished_from_a_full_volume() {
     set("user.b", 1000, XattrMode::Set).unwrap();
 }
 
-/// Offsets in an inode of 4 KiB: its flags, its extent, its directory level.
+/// Offsets in an inode of 4 KiB: its size, its flags, its extent, its directory level.
+const SIZE_AT: u64 = 16;
 const FLAGS_AT: u64 = 80;
 const EXTENT_AT: u64 = 348;
 const DIR_LEVEL_AT: u64 = 347;
