@@ -7,8 +7,7 @@
 //! footers of its segment is lost itself, and contradicts none.
 //!
 //! If NAT and SIT are both lost, no mark tells a node in use from a removed one. Then the numbers of nodes and inodes in the
-//! checkpoint decide: as many nodes as they count come back. If there are more, those count to which the directories lead
-//! (`reach`), if the checkpoint counts as many; otherwise the repair is refused.
+//! checkpoint decide: as many nodes as they count come back, and more are a reason to refuse a repair.
 
 use std::{
     cmp::Ordering,
@@ -26,16 +25,15 @@ use f2fs::{
         sit::{self, SegmentType},
         superblock::Superblock,
     },
-    units::{BlockAddr, Ino, Nid, SegNo},
+    units::{BlockAddr, Nid, SegNo},
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::{
     Certainty, Finding, Fix, Kind, Report,
     bitmap::Bitmap,
     checker::ODD_MAX,
     packs::Pack,
-    reach::Reach,
     reader::read_runs,
     segments::Segments,
     summaries::{Owned, Summaries},
@@ -64,23 +62,18 @@ pub struct Sources<'a> {
     pub table: &'a Table,
     /// The blocks that the SIT marks.
     pub segments: &'a Segments,
-    /// The superblock, which names inodes without a name.
-    pub superblock: &'a Superblock,
-    /// Inodes that were removed while they were open.
-    pub orphans: &'a [Ino],
 }
 
 impl<'a> Sources<'a> {
     /// Collects the structures of a volume.
     pub fn of(
-        (io, geometry, superblock): (&'a Io, &'a Geometry, &'a Superblock),
+        (io, geometry, superblock): (&'a Io, &'a Geometry, &Superblock),
         pack: &'a Pack,
         table: &'a Table,
         segments: &'a Segments,
     ) -> Sources<'a> {
         let format = NodeFormat::of(superblock);
-        let (checkpoint, orphans) = (&pack.checkpoint, &pack.orphans);
-        Sources { io, geometry, format, checkpoint, table, segments, superblock, orphans }
+        Sources { io, geometry, format, checkpoint: &pack.checkpoint, table, segments }
     }
 }
 
@@ -174,13 +167,6 @@ struct Unmarked {
 struct Count {
     nodes: u64,
     inodes: u64,
-}
-
-impl Count {
-    /// Returns true if one of the numbers is larger than that of `other`.
-    fn exceeds(self, other: Count) -> bool {
-        self.nodes > other.nodes || self.inodes > other.inodes
-    }
 }
 
 struct Search<'a> {
@@ -428,34 +414,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The nodes to which the directories lead, if the checkpoint counts them, and no others but those that are named and have
-    /// no block: then the rest are nodes of removed files.
-    fn reached(
-        &self,
-        missing: Count,
-        found: &BTreeMap<Nid, NatEntry>,
-        nodes: &BTreeMap<Nid, Candidate>,
-    ) -> Option<FxHashSet<Nid>> {
-        let Sources { superblock, orphans, table, .. } = self.sources;
-        let quota = superblock.quota_inos.into_iter().filter(|ino| ino.0 != 0);
-        let roots: Vec<Ino> =
-            [superblock.root_ino].into_iter().chain(quota).chain(orphans.iter().copied()).collect();
-        let reach = Reach::from(self.sources, &roots, |nid| {
-            let known = table.find(nid).filter(|entry| !table.has(*entry, fact::BROKEN));
-            let known = known.map(|entry| table.addr(entry));
-            let found = || found.get(&nid).map(|entry| entry.addr);
-            known.or_else(found).or_else(|| nodes.get(&nid).map(|node| node.entry.addr))
-        });
-        let kept = || nodes.iter().filter(|(nid, _)| reach.reached.contains(*nid));
-        let inodes = kept().filter(|(nid, node)| node.entry.ino.0 == nid.0).count() as u64;
-        let count = Count { nodes: kept().count() as u64, inodes };
-        let lost = Count {
-            nodes: count.nodes + (reach.missing_nodes.len() + reach.missing_inodes.len()) as u64,
-            inodes: count.inodes + reach.missing_inodes.len() as u64,
-        };
-        (!count.exceeds(missing) && !missing.exceeds(lost)).then_some(reach.reached)
-    }
-
     /// Compares the nodes that were found without a mark with the numbers in the checkpoint.
     fn judge(
         &self,
@@ -473,17 +431,6 @@ impl<'a> Search<'a> {
             inodes.contains(&inode) || self.is_named(inode) || found.contains_key(&inode)
         });
         doubted.retain(|nid| !nodes.contains_key(nid));
-        let count = |nodes: &BTreeMap<Nid, Candidate>| Count {
-            nodes: nodes.len() as u64,
-            inodes: nodes.iter().filter(|(nid, node)| node.entry.ino.0 == nid.0).count() as u64,
-        };
-        if count(nodes).exceeds(missing) {
-            if let Some(reached) = self.reached(missing, found, nodes) {
-                nodes.retain(|nid, _| reached.contains(nid));
-                unmarked.certainty = Certainty::Unclear;
-                return;
-            }
-        }
         let (count, inodes) = (nodes.len() as u64, inodes.len() as u64);
         let is_short = missing.nodes.saturating_sub(count) >= MISSING_MIN;
         if count > missing.nodes || inodes > missing.inodes || is_short && !doubted.is_empty() {

@@ -54,7 +54,6 @@ mod parents;
 mod places;
 mod progress;
 mod quotas;
-mod reach;
 mod reader;
 mod remake;
 pub mod repair;

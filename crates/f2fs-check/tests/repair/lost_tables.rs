@@ -97,31 +97,10 @@ fn put_removed(d: &Damaged, count: u32) {
     }
 }
 
-/// The directories lead to as many nodes as the checkpoint counts.
-#[test]
-fn removed_nodes_stay_removed_where_nat_and_sit_are_lost() {
-    let d = Damaged::new();
-    put_removed(&d, 30);
-    lose_tables(&d, 0);
-    assert_eq!(repair_of(&d.device).certainty(), Certainty::Unclear);
-    assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
-}
-
-#[test]
-fn a_named_inode_without_a_block_is_the_only_loss_where_nat_and_sit_are_lost() {
-    let d = Damaged::new();
-    put_removed(&d, 3);
-    d.put_node(d.ino("/many/entry 300").into(), 0, &[0; BLOCK]);
-    lose_tables(&d, 0);
-    assert_eq!(repaired(&d), ["\"many/entry 300\""], "the files that are not as before");
-}
-
 #[test]
 fn a_volume_on_which_nothing_tells_removed_nodes_from_others_is_left_to_a_rescue() {
     let d = Damaged::new();
     put_removed(&d, 3);
-    // No name leads to the inodes of this block.
-    d.put(d.data(d.ino("/many"), 2), 0, &[0; BLOCK]);
     lose_tables(&d, 0);
     let before = d.device.to_vec();
     let Planned::Refused(refusal) = planned(&d.device) else { panic!("the counts fit no choice") };
