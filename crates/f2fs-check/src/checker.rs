@@ -22,7 +22,7 @@ use crate::{
     areas::Held,
     clusters::Trials,
     doubtful_names::DoubtfulNames,
-    encryption::Parents,
+    encryption::{Marks, Parents},
     layouts::Layouts,
     links::Directory,
     lost::Lost,
@@ -146,8 +146,7 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         named: FxHashMap::default(),
         doubted_kinds: FxHashSet::default(),
         parents: Parents::default(),
-        without_context: FxHashSet::default(),
-        encrypted_names: FxHashSet::default(),
+        marks: Marks::default(),
         past_size: FxHashMap::default(),
         trials: Trials::default(),
         doubtful_names: DoubtfulNames::default(),
@@ -226,10 +225,8 @@ pub(crate) struct Checker<'a> {
     pub doubted_kinds: FxHashSet<Ino>,
     /// Parents of inodes that tell if they are encrypted, on a volume with encryption.
     pub parents: Parents,
-    /// Inodes that are marked as encrypted, on a volume with encryption, and have no context.
-    pub without_context: FxHashSet<Ino>,
-    /// Directories among them with names that may be encrypted.
-    pub encrypted_names: FxHashSet<Ino>,
+    /// Inodes whose marks of encryption do not fit their contexts.
+    pub marks: Marks,
     /// Numbers of blocks with data past the size of a file.
     pub past_size: FxHashMap<Ino, u64>,
     /// Clusters that may still be decompressed.

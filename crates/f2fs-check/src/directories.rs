@@ -180,8 +180,8 @@ impl Checker<'_> {
         self.check_dots(&walk, inode);
         self.directories[number].dotdot = walk.parent;
         self.directories[number].is_broken = walk.is_broken;
-        if !walk.is_plain && self.without_context.contains(&ino) {
-            self.encrypted_names.insert(ino);
+        if !walk.is_plain && self.marks.without_context.contains(&ino) {
+            self.marks.encrypted_names.insert(ino);
         }
         self.check_shared(inode, &mut walk);
     }

@@ -306,6 +306,6 @@ impl Checker<'_> {
 }
 
 /// Returns true if an inode carries a name in a directory.
-fn is_carried(inode: &NodeBlock, name: &[u8], dir: Ino) -> bool {
+pub fn is_carried(inode: &NodeBlock, name: &[u8], dir: Ino) -> bool {
     inode.last_name() == name && inode.head().pino.get() == dir.0
 }

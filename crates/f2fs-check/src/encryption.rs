@@ -21,6 +21,7 @@ use crate::{
     Certainty, Finding, Fix, Kind, Slot,
     checker::{Checker, ODD_MAX},
     directories::Walk,
+    doubtful_names::is_carried,
     inodes::ADVISE,
     names::{has_encrypted_name, is_dot, is_plain},
     table::fact,
@@ -53,6 +54,17 @@ pub struct Parents {
     pub plain: FxHashSet<Ino>,
     /// Those of inodes that carry an encrypted name. At most [`ODD_MAX`].
     pub encrypted: FxHashSet<Ino>,
+}
+
+/// Inodes whose marks of encryption do not fit their contexts, on a volume with encryption. At most [`ODD_MAX`] of each.
+#[derive(Debug, Default)]
+pub struct Marks {
+    /// Those with the mark and without a context.
+    pub without_context: FxHashSet<Ino>,
+    /// Directories among them with names that may be encrypted.
+    pub encrypted_names: FxHashSet<Ino>,
+    /// Those with a context and without the mark, which they get back.
+    pub without_mark: FxHashSet<Ino>,
 }
 
 impl Checker<'_> {
@@ -89,7 +101,7 @@ impl Checker<'_> {
 
     /// Returns true if a directory is encrypted. Where the context is missing, the mark may be wrong.
     pub fn has_ciphertext(&self, walk: &Walk) -> bool {
-        walk.naming.is_encrypted() && self.has_encryption() && !self.without_context.contains(&walk.ino)
+        walk.naming.is_encrypted() && self.has_encryption() && !self.marks.without_context.contains(&walk.ino)
     }
 
     /// Returns true if an entry is that of another directory: its inode carries it with that directory, and one of the two is
@@ -100,7 +112,9 @@ impl Checker<'_> {
         let Some(inode) = self.inode_of(entry.ino).filter(|_| !is_damaged) else { return false };
         let is_refused = walk.naming.is_encrypted()
             && has_content(&inode)
-            && !inode.has_advise(advise::ENCRYPT | advise::ENC_NAME);
+            && !inode.has_advise(advise::ENCRYPT | advise::ENC_NAME)
+            && !self.marks.without_mark.contains(&entry.ino)
+            && !is_carried(&inode, entry.name, walk.ino);
         is_refused || self.home_of(walk, entry, &inode).is_some()
     }
 
@@ -157,9 +171,9 @@ impl Checker<'_> {
                     "it is marked as encrypted; it has no context, and the volume not the feature encrypt";
                 self.clear_mark(inode, finding(known).with_certainty(Certainty::Certain));
             }
-            (true, Attribute::Absent, true) if self.without_context.len() < ODD_MAX => {
+            (true, Attribute::Absent, true) if self.marks.without_context.len() < ODD_MAX => {
                 // Its names and its parent decide.
-                self.without_context.insert(inode.ino());
+                self.marks.without_context.insert(inode.ino());
             }
             (true, Attribute::Present, false) => {
                 let known =
@@ -171,6 +185,9 @@ impl Checker<'_> {
             (false, Attribute::Present, true) => {
                 let known = "it has an encryption context, and no mark of encryption";
                 self.report.add(finding(known).repaired_by("set the mark"));
+                if self.marks.without_mark.len() < ODD_MAX {
+                    self.marks.without_mark.insert(inode.ino());
+                }
                 self.put_advise(inode, inode.head().advise | advise::ENCRYPT);
             }
             _ => {}
@@ -209,12 +226,12 @@ impl Checker<'_> {
     /// Decides on inodes with the mark and without a context. The mark is wrong if the content is readable without it: the
     /// names of a directory are plain, or a file belongs to a directory that is not encrypted.
     pub fn conclude_marks(&mut self) {
-        let mut inodes: Vec<Ino> = self.without_context.iter().copied().collect();
+        let mut inodes: Vec<Ino> = self.marks.without_context.iter().copied().collect();
         inodes.sort_unstable();
         for ino in inodes {
             let Some(inode) = self.inode_of(ino) else { continue };
             let is_plain = match inode.file_type() {
-                FileType::Directory => !self.encrypted_names.contains(&ino),
+                FileType::Directory => !self.marks.encrypted_names.contains(&ino),
                 FileType::Regular | FileType::Symlink => self.has_plain_parent(&inode),
                 _ => true,
             };
@@ -239,8 +256,8 @@ impl Checker<'_> {
     fn has_plain_parent(&mut self, inode: &NodeBlock) -> bool {
         let parent = Ino(inode.head().pino.get());
         let Some(parent) = self.inode_of(parent).filter(|parent| parent.is_directory()) else { return false };
-        let is_wrong =
-            self.without_context.contains(&parent.ino()) && !self.encrypted_names.contains(&parent.ino());
+        let is_wrong = self.marks.without_context.contains(&parent.ino())
+            && !self.marks.encrypted_names.contains(&parent.ino());
         !parent.has_advise(advise::ENCRYPT) || is_wrong
     }
 }

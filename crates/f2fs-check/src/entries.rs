@@ -21,6 +21,9 @@ use crate::{
     table::fact,
 };
 
+/// Maximum number of bits in which a hash that is damaged itself differs from the right one.
+const HASH_BITS: u32 = 2;
+
 impl Checker<'_> {
     /// Checks all entries of an area.
     pub fn check_area(&mut self, walk: &mut Walk, block: u64, bytes: &[u8]) {
@@ -223,8 +226,10 @@ impl Checker<'_> {
         if entry.name.len() < ENCRYPTED_NAME_MIN {
             return Some("is too short for an encrypted one");
         }
+        // Other bytes have a hash that differs in many bits.
+        let differing_bits = (walk.naming.hash(entry.name, entry.hash) ^ entry.hash).count_ones();
         // The bucket confirms the hash, and the inode does not confirm the name.
-        let is_lost = !walk.is_confirmed(entry)
+        let is_lost = differing_bits > HASH_BITS
             && walk.has_bucket(block, entry.hash)
             && self.right_name(walk, entry) == entry.name
             && !self.is_own_name(entry);

@@ -210,6 +210,46 @@ fn the_names_of_an_encrypted_directory_whose_hashes_are_damaged_move_to_their_bu
 }
 
 #[test]
+fn files_whose_mark_is_lost_stay_where_they_are() {
+    let sound = filled(FEATURES, |volume| {
+        let secret = make(volume, ROOT, "secret", DIR)?;
+        volume.begin(Caller::ADMIN).set_encryption_policy(secret, &policy(4))?;
+        (0..6).try_for_each(|n| make_file(volume, secret, &format!("file {n}")))?;
+        let first = volume.lookup(secret, b"file 0")?;
+        volume.begin(Caller::ADMIN).link(first, secret, b"second name")
+    });
+    let paths = contents(&sound);
+    for n in 0..6 {
+        let d = Damaged::copy_of(&sound.device);
+        d.put_inode(ino_with_key(&d, &format!("/secret/file {n}")), 2, &[0]);
+        let (differing, text) = differing(&d, &paths);
+        assert!(differing.is_empty(), "file {n}: {differing:?}\n{text}");
+    }
+}
+
+#[test]
+fn a_name_whose_hash_has_a_wrong_bit_stays() {
+    let sound = filled(FEATURES, |volume| {
+        let secret = make(volume, ROOT, "secret", DIR)?;
+        volume.begin(Caller::ADMIN).set_encryption_policy(secret, &policy(4))?;
+        (0..6).try_for_each(|n| make_file(volume, secret, &format!("file {n}")))?;
+        let first = volume.lookup(secret, b"file 1")?;
+        volume.begin(Caller::ADMIN).link(first, secret, b"second name")
+    });
+    let (paths, secret) = (contents(&sound), sound.ino("/secret"));
+    for name in ["file 1", "second name"] {
+        let d = Damaged::copy_of(&sound.device);
+        let volume = Engine::open(d.device.clone(), options(Options::read_only())).unwrap();
+        let slot = volume.find_entry(secret, name.as_bytes()).unwrap().unwrap().slot;
+        let (addr, at) = d.dentry_at(secret, slot);
+        d.put(addr, at + 1, &[d.block(addr)[at + 1] ^ 4]);
+        d.seal(secret);
+        let (differing, text) = differing(&d, &paths);
+        assert!(differing.is_empty(), "{name}: {differing:?}\n{text}");
+    }
+}
+
+#[test]
 fn a_file_by_another_policy_does_not_enter_an_encrypted_directory() {
     let d = filled(FEATURES, |volume| {
         for (name, padding) in [("one", 4), ("two", 32)] {
