@@ -152,7 +152,7 @@ impl Checker<'_> {
 
     /// Takes an entry out of an area without counting it.
     pub fn remove_entry(&mut self, walk: &mut Walk, entry: &Dentry<'_>, bytes: &[u8], finding: Finding) {
-        let repair = "remove the entry: its inode comes to the place that it names, or to lost+found";
+        let repair = "remove the entry; without another name, its inode comes to the place that it names, or to lost+found";
         self.report.add(finding.repaired_by(repair).with_certainty(Certainty::Unclear));
         self.doubt_area(walk.held, walk.ino);
         let slots = entry.slot..entry.slot + slots_for(entry.name.len());
@@ -162,7 +162,7 @@ impl Checker<'_> {
     /// Compares the mark of encryption in an inode with its attributes, which can all be read.
     pub fn check_mark(&mut self, inode: &NodeBlock, context: Attribute) {
         let is_marked = inode.has_advise(advise::ENCRYPT);
-        let has_feature = self.format.features.has(Features::ENCRYPT);
+        let has_feature = self.has_encryption();
         let at = Place::Inode(inode.ino());
         let finding = |known: &str| Finding::new(Kind::Encryption, at, known.to_owned());
         match (is_marked, context, has_feature) {

@@ -133,7 +133,7 @@ impl Checker<'_> {
     /// Notes if the parent of an inode is encrypted, on a volume with encryption: all that is made in an encrypted directory has
     /// an encrypted name, and is encrypted if it has content.
     fn note_encryption_of_parent(&mut self, inode: &NodeBlock) {
-        if !self.format.features.has(Features::ENCRYPT) || inode.has_advise(advise::LOST_PINO) {
+        if !self.has_encryption() || inode.has_advise(advise::LOST_PINO) {
             return;
         }
         let parents = match (has_encrypted_name(inode), inode.has_advise(advise::ENCRYPT)) {

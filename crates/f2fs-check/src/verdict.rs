@@ -27,6 +27,7 @@ use crate::{
 const BLANK_MIN: usize = 8;
 /// Nodes without a mark, from which on the block of the SIT is taken for an old one.
 const UNMARKED_MIN: usize = 8;
+
 impl Checker<'_> {
     /// Checks that the logs go on at free blocks.
     pub fn check_logs(&mut self) {

@@ -209,15 +209,18 @@ fn the_names_of_an_encrypted_directory_whose_hashes_are_damaged_move_to_their_bu
     }
 }
 
+/// Makes the encrypted directory "secret" with six files, one of which has a second name.
+fn fill_with_link(volume: &mut Engine, linked: &str) -> f2fs::Result<()> {
+    let secret = make(volume, ROOT, "secret", DIR)?;
+    volume.begin(Caller::ADMIN).set_encryption_policy(secret, &policy(4))?;
+    (0..6).try_for_each(|n| make_file(volume, secret, &format!("file {n}")))?;
+    let linked = volume.lookup(secret, linked.as_bytes())?;
+    volume.begin(Caller::ADMIN).link(linked, secret, b"second name")
+}
+
 #[test]
 fn files_whose_mark_is_lost_stay_where_they_are() {
-    let sound = filled(FEATURES, |volume| {
-        let secret = make(volume, ROOT, "secret", DIR)?;
-        volume.begin(Caller::ADMIN).set_encryption_policy(secret, &policy(4))?;
-        (0..6).try_for_each(|n| make_file(volume, secret, &format!("file {n}")))?;
-        let first = volume.lookup(secret, b"file 0")?;
-        volume.begin(Caller::ADMIN).link(first, secret, b"second name")
-    });
+    let sound = filled(FEATURES, |volume| fill_with_link(volume, "file 0"));
     let paths = contents(&sound);
     for n in 0..6 {
         let d = Damaged::copy_of(&sound.device);
@@ -229,13 +232,7 @@ fn files_whose_mark_is_lost_stay_where_they_are() {
 
 #[test]
 fn a_name_whose_hash_has_a_wrong_bit_stays() {
-    let sound = filled(FEATURES, |volume| {
-        let secret = make(volume, ROOT, "secret", DIR)?;
-        volume.begin(Caller::ADMIN).set_encryption_policy(secret, &policy(4))?;
-        (0..6).try_for_each(|n| make_file(volume, secret, &format!("file {n}")))?;
-        let first = volume.lookup(secret, b"file 1")?;
-        volume.begin(Caller::ADMIN).link(first, secret, b"second name")
-    });
+    let sound = filled(FEATURES, |volume| fill_with_link(volume, "file 1"));
     let (paths, secret) = (contents(&sound), sound.ino("/secret"));
     for name in ["file 1", "second name"] {
         let d = Damaged::copy_of(&sound.device);
