@@ -5,9 +5,10 @@
 
 use std::{
     collections::HashSet,
+    ffi::OsString,
     fs::{self, File},
     io::Write,
-    os::unix::fs::FileExt,
+    os::unix::{ffi::OsStringExt, fs::FileExt},
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
@@ -20,9 +21,17 @@ use f2fs::{
     format::{inode::inline, node_path::NodePath, superblock::Area},
     units::Nid,
 };
+use guest::{Bytes, Op};
 use sha2::{Digest, Sha256};
 
-use crate::{interrupt, workspace};
+use crate::{
+    interrupt,
+    judge::{
+        kernel::Machine,
+        vm::{Disk, Vm},
+    },
+    workspace,
+};
 
 /// Largest file that the volume gets; it needs no double indirect node.
 const FILE_BYTES_MAX: &str = "--max-size=16m";
@@ -43,10 +52,19 @@ struct Case {
     name: &'static str,
     /// Bytes that are overwritten, as block numbers of the volume.
     damage: fn(&Layout) -> Vec<u64>,
-    /// Directories that are removed, in percent of the top ones.
-    removed_percent: usize,
+    removal: Removal,
     /// Share of the image that is left, in percent.
     kept_percent: u64,
+}
+
+/// Removal of a quarter of the top directories, and unmount.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    None,
+    /// By `flashkit rm`.
+    Flashkit,
+    /// By Linux in the virtual machine, without discards: a device that discards has the content no more.
+    Linux,
 }
 
 /// Blocks of the areas of a volume.
@@ -59,17 +77,21 @@ struct Layout {
 
 impl Case {
     const fn of(name: &'static str, damage: fn(&Layout) -> Vec<u64>) -> Case {
-        Case { name, damage, removed_percent: 0, kept_percent: 100 }
+        Case { name, damage, removal: Removal::None, kept_percent: 100 }
     }
 
-    fn all() -> [Case; 7] {
+    fn all() -> [Case; 8] {
         [
             Case::of("both packs zeroed", |layout| blocks(layout.packs)),
             Case::of("NAT zeroed", |layout| blocks(layout.nat)),
             Case::of("first 64 MiB overwritten", |layout| (0..FRONT_BYTES / layout.block_bytes).collect()),
             Case::of("every tenth block of metadata", |layout| (0..layout.main_start).step_by(10).collect()),
             Case::of("superblocks zeroed", |_| vec![0, 1]),
-            Case { removed_percent: 25, ..Case::of("rm -r and unmount", |_| Vec::new()) },
+            Case { removal: Removal::Flashkit, ..Case::of("rm -r and unmount", |_| Vec::new()) },
+            Case {
+                removal: Removal::Linux,
+                ..Case::of("rm -r and unmount by Linux, nodiscard", |_| Vec::new())
+            },
             Case { kept_percent: 75, ..Case::of("truncated to 75 %", |_| Vec::new()) },
         ]
     }
@@ -115,7 +137,7 @@ pub fn rescue(tree: &Path, volume_bytes: u64, out: &mut impl Write) -> Result<()
         interrupt::check()?;
         let image = work.join("damaged.img");
         let safe = damaged(&case, &flashkit, &sound, &image, &layout, &wanted, &work.join("tree"))?;
-        let deleted: &[&str] = if case.removed_percent > 0 { &["--deleted"] } else { &[] };
+        let deleted: &[&str] = if case.removal == Removal::None { &[] } else { &["--deleted"] };
         let ours = work.join("ours");
         // Exit code 1 means that a part is lost.
         Command::new(&flashkit).args(["rescue", "-q"]).args(deleted).arg(&image).arg(&ours).output()?;
@@ -201,24 +223,7 @@ fn damaged<'w>(
     tree: &Path,
 ) -> Result<Vec<&'w Wanted>> {
     workspace::run(Command::new("cp").arg("--sparse=always").arg(sound).arg(image))?;
-    let mut removed = HashSet::new();
-    if case.removed_percent > 0 {
-        let mut tops: Vec<_> =
-            fs::read_dir(tree)?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
-        tops.sort();
-        tops.truncate((tops.len() * case.removed_percent / 100).max(1));
-        for top in tops {
-            let target = [image.as_os_str(), "/".as_ref(), &top].join(std::ffi::OsStr::new(""));
-            let target = target.to_string_lossy().replacen("/damaged.img/", "/damaged.img:/", 1);
-            workspace::run(Command::new(flashkit).args(["rm", "-r"]).arg(target))?;
-            let inside = tree.join(top);
-            let below =
-                if inside.is_dir() { files(&inside)? } else { vec![(name_of(&inside), inside.clone())] };
-            for (name, path) in below {
-                removed.insert((name, hash(&path)?));
-            }
-        }
-    }
+    let removed = remove(case.removal, flashkit, image, tree)?;
     let file = File::options().write(true).open(image)?;
     let hit: HashSet<u64> = (case.damage)(layout).into_iter().collect();
     let noise = vec![if case.name.contains("zeroed") { 0 } else { 0xA5 }; layout.block_bytes as usize];
@@ -235,6 +240,67 @@ fn damaged<'w>(
         is_asked && !file.blocks.iter().any(is_hit)
     };
     Ok(wanted.iter().filter(is_safe).collect())
+}
+
+/// Removes a quarter of the top directories of a tree from a volume. Returns names and content of their files.
+fn remove(removal: Removal, flashkit: &Path, image: &Path, tree: &Path) -> Result<HashSet<(String, Hash)>> {
+    let mut tops: Vec<_> = match removal {
+        Removal::None => return Ok(HashSet::new()),
+        Removal::Flashkit | Removal::Linux => fs::read_dir(tree)?,
+    }
+    .map(|entry| Ok(entry?.file_name()))
+    .collect::<Result<_>>()?;
+    tops.sort();
+    tops.truncate((tops.len() / 4).max(1));
+    match removal {
+        Removal::Linux => remove_by_linux(image, tree, &tops)?,
+        _ => {
+            for top in &tops {
+                let target = [image.as_os_str(), ":/".as_ref(), top].join("".as_ref());
+                workspace::run(Command::new(flashkit).args(["rm", "-r"]).arg(target))?;
+            }
+        }
+    }
+    let mut removed = HashSet::new();
+    for top in tops {
+        let inside = tree.join(top);
+        let below = if inside.is_dir() { files(&inside)? } else { vec![(name_of(&inside), inside.clone())] };
+        for (name, path) in below {
+            removed.insert((name, hash(&path)?));
+        }
+    }
+    Ok(removed)
+}
+
+/// Has Linux remove directories of a tree from a volume, and unmount it.
+fn remove_by_linux(image: &Path, tree: &Path, tops: &[OsString]) -> Result<()> {
+    let dir = Bytes::from("/mnt/0".to_string());
+    let mut ops = vec![Op::Mount {
+        source: "/disk/0".to_string().into(),
+        dir: dir.clone(),
+        fs: "f2fs".into(),
+        options: "nodiscard".into(),
+        read_only: false,
+    }];
+    for top in tops {
+        removals(&tree.join(top), tree, &mut ops)?;
+    }
+    ops.push(Op::Unmount { dir });
+    Vm::boot(Machine::Amd64, &[Disk::writable(image)])?.run_all(ops).map(drop)
+}
+
+/// Adds the operations that remove a file or directory of a tree from the volume.
+fn removals(path: &Path, tree: &Path, ops: &mut Vec<Op>) -> Result<()> {
+    let inside = Bytes::from(Path::new("/mnt/0").join(path.strip_prefix(tree)?).into_os_string().into_vec());
+    if !path.symlink_metadata()?.is_dir() {
+        ops.push(Op::Unlink { path: inside });
+        return Ok(());
+    }
+    for entry in fs::read_dir(path)? {
+        removals(&entry?.path(), tree, ops)?;
+    }
+    ops.push(Op::Rmdir { path: inside });
+    Ok(())
 }
 
 /// Files found in a directory: how often each name with its bytes, and all bytes.

@@ -66,7 +66,8 @@ pub struct Args {
     /// Print the times of all files in the body format of mactime(1) from The Sleuth Kit, and copy nothing.
     #[arg(long, conflicts_with_all = ["list", "json", "manifest"])]
     timeline: bool,
-    /// Rescue removed files, at their former places, instead of those that are there.
+    /// Rescue removed files, at their former places, instead of those that are there; where the device took discards,
+    /// their content is gone
     #[arg(long)]
     deleted: bool,
     /// Rescue the tree of an older checkpoint, as far as it has not been overwritten; `info` prints the
