@@ -19,7 +19,7 @@ use crate::{
     encryption::has_content,
     links::Directory,
     names::has_encrypted_name,
-    reader::parse_node,
+    reader::{parse_node, with_other_bit},
     segments::Content,
     table::{Entry, fact},
 };
@@ -60,6 +60,9 @@ impl Checker<'_> {
         let (ino, at) = (Ino::from(nid), Place::Node(nid, addr));
         self.report.sums.inodes += 1;
         let (parsed, wrong_checksum) = parse_node(self.format, bytes, nid, addr);
+        if (wrong_checksum.is_some() || parsed.is_err()) && self.corrects_bit(nid, entry, at, bytes) {
+            return;
+        }
         if let Some(what) = wrong_checksum {
             self.add(Kind::InodeChecksum, at, what);
             self.fix(Fix::Node(Slot { nid, at: 0 }, Vec::new()));
@@ -77,7 +80,10 @@ impl Checker<'_> {
         self.table.take_links(entry, 0u32.wrapping_sub(head.links.get()));
         // The rules bound i_blocks to 32 bits. The inode is the first of them.
         self.table.take_blocks(entry, 1u32.wrapping_sub(head.blocks.get() as u32));
-        if self.doubts_kind(&inode) || self.is_marked_inline_by_mistake(&inode, at) {
+        if self.doubts_kind(&inode)
+            || self.is_marked_inline_by_mistake(&inode, at)
+            || self.has_wrong_layout(&inode, at)
+        {
             self.table.note(entry, fact::INVALID | fact::TAINTED);
             self.quotas.give_up();
             return;
@@ -115,6 +121,11 @@ impl Checker<'_> {
             self.note_layout(&inode);
             self.check_addresses(&inode, nid, entry, 0, inode.layout().addrs());
         }
+        self.expect_children(&inode, at);
+    }
+
+    /// Expects the nodes that an inode names.
+    fn expect_children(&mut self, inode: &NodeBlock, at: Place) {
         let n = self.geometry.block_size.node_addrs() as u32;
         let nids_at = self.geometry.block_size.inode_nids_at();
         for (index, offset) in [1, 2, 3, 4 + n, 5 + 2 * n].into_iter().enumerate() {
@@ -122,12 +133,31 @@ impl Checker<'_> {
             if child == Nid::NULL {
                 continue;
             }
-            let slot = Slot { nid, at: nids_at + 4 * index };
-            match has_map(&inode) {
-                true => self.expect(child, offset, ino, at, slot),
+            let slot = Slot { nid: inode.nid(), at: nids_at + 4 * index };
+            match has_map(inode) {
+                true => self.expect(child, offset, inode.ino(), at, slot),
                 false => self.drop_child_of_inode_without_addresses(child, at, slot),
             }
         }
+    }
+
+    /// Has a bit corrected with which the checksum of an inode is right. Returns true if there is one; the next check reads
+    /// the rest.
+    fn corrects_bit(&mut self, nid: Nid, entry: Entry, at: Place, bytes: &[u8]) -> bool {
+        let corrected =
+            with_other_bit(self.format, bytes).filter(|_| self.format.features.has(Features::INODE_CHECKSUM));
+        let Some((corrected, byte)) = corrected else { return false };
+        let (Ok(inode), None) = parse_node(self.format, &corrected, nid, BlockAddr::NULL) else {
+            return false;
+        };
+        let known = format!("its checksum is right with another bit in byte {byte}");
+        let finding = Finding::new(Kind::InodeChecksum, at, known).repaired_by("correct the bit");
+        self.report.add(finding.with_certainty(Certainty::Certain));
+        self.fix(Fix::Node(Slot { nid, at: byte }, vec![corrected[byte]]));
+        self.table.set_kind(entry, inode.file_type());
+        self.table.note(entry, fact::INVALID | fact::TAINTED);
+        self.quotas.give_up();
+        true
     }
 
     /// Notes if the parent of an inode is encrypted, on a volume with encryption: all that is made in an encrypted directory has

@@ -64,6 +64,7 @@ mod summaries;
 mod superblocks;
 mod table;
 mod verdict;
+mod wrong_layouts;
 mod xattrs;
 
 pub use checker::{check, check_as_opened};

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use f2fs::{
     Error, Place, Result,
     engine::Io,
-    format::node::{NodeBlock, NodeFooter},
+    format::{
+        crc::crc,
+        node::{NodeBlock, NodeFooter, NodeFormat},
+    },
     units::{BlockAddr, Nid},
 };
 
@@ -106,7 +109,7 @@ impl Cache {
 /// Makes a node of a block whose footer has the right numbers. A wrong checksum of an inode is replaced in
 /// the copy, so that the other rules are checked nevertheless; the second value tells that it was wrong.
 pub fn parse_node(
-    format: f2fs::format::node::NodeFormat,
+    format: NodeFormat,
     bytes: &[u8],
     nid: Nid,
     addr: BlockAddr,
@@ -121,17 +124,42 @@ pub fn parse_node(
     }
 }
 
+/// Byte range of the checksum in an inode.
+const CHECKSUM: std::ops::Range<usize> = 368..372;
+
 /// Copies an inode block and sets the checksum by its content.
-fn sealed(format: f2fs::format::node::NodeFormat, bytes: &[u8]) -> Box<[u8]> {
-    use f2fs::format::crc::crc;
-    /// Byte offset of the checksum.
-    const AT: usize = 368;
+fn sealed(format: NodeFormat, bytes: &[u8]) -> Box<[u8]> {
+    let mut copy: Box<[u8]> = bytes.into();
+    copy[CHECKSUM].copy_from_slice(&checksum(format, bytes).to_le_bytes());
+    copy
+}
+
+fn checksum(format: NodeFormat, bytes: &[u8]) -> u32 {
     /// Byte offset of the generation.
     const GENERATION: usize = 68;
     let seed = crc(format.checksum_seed, &NodeFooter::of(bytes).ino.0.to_le_bytes());
     let seed = crc(seed, &bytes[GENERATION..GENERATION + 4]);
-    let sum = crc(crc(crc(seed, &bytes[..AT]), &[0; 4]), &bytes[AT + 4..]);
-    let mut copy: Box<[u8]> = bytes.into();
-    copy[AT..AT + 4].copy_from_slice(&sum.to_le_bytes());
-    copy
+    crc(crc(crc(seed, &bytes[..CHECKSUM.start]), &[0; 4]), &bytes[CHECKSUM.end..])
+}
+
+/// Returns an inode block with another bit, and the place of its byte, if that bit makes a wrong checksum right. The
+/// difference of two checksums depends on the different bits alone; that of each single bit is another one, and that of more
+/// bits is that of a single one in 8 of a million cases.
+pub fn with_other_bit(format: NodeFormat, bytes: &[u8]) -> Option<(Box<[u8]>, usize)> {
+    let stored = u32::from_le_bytes(bytes[CHECKSUM].try_into().expect("four bytes"));
+    let wanted = stored ^ checksum(format, bytes);
+    if wanted == 0 {
+        return None;
+    }
+    let mut of_bits: [u32; 8] = std::array::from_fn(|bit| crc(0, &[1 << bit]));
+    for at in (0..bytes.len()).rev() {
+        if let Some(bit) = of_bits.iter().position(|of_bit| *of_bit == wanted) {
+            let mut copy: Box<[u8]> = bytes.into();
+            copy[at] ^= 1 << bit;
+            // The number and the generation of an inode count twice.
+            return (!CHECKSUM.contains(&at) && checksum(format, &copy) == stored).then_some((copy, at));
+        }
+        of_bits = of_bits.map(|of_bit| crc(of_bit, &[0]));
+    }
+    None
 }

@@ -63,8 +63,8 @@ const SUPERBLOCK_KINDS: [Kind; 6] = [
     Kind::QuotaFeature,
 ];
 /// Kinds after whose repair a directory may have other blocks. Changes of its blocks wait for the next round.
-const DOUBTFUL_OWNERS: [Kind; 4] =
-    [Kind::BlockAddress, Kind::BlockTwice, Kind::InlineReserved, Kind::InodeInvalid];
+const DOUBTFUL_OWNERS: [Kind; 5] =
+    [Kind::BlockAddress, Kind::BlockTwice, Kind::InlineReserved, Kind::InodeChecksum, Kind::InodeInvalid];
 /// Features of volumes that are not repaired: the rules of their devices or layouts are others.
 const NOT_REPAIRED: [Features; 3] = [Features::RO, Features::BLKZONED, Features::DEVICE_ALIAS];
 

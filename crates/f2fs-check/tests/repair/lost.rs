@@ -246,7 +246,7 @@ fn small_content_that_its_checksum_does_not_confirm_is_said_to_be_doubtful() {
     let d = Damaged::new();
     let small = d.ino("/few/small");
     let inline = d.volume().inode(small).unwrap().layout().inline_range().start;
-    d.put_node(small.into(), inline, b"S");
+    d.put_node(small.into(), inline, b"Q");
     assert!(doubtful(&repair_of(&d.device).losses));
     // A mode that comes back brings the checksum back.
     let d = Damaged::new();

@@ -19,6 +19,7 @@ mod directories;
 mod encrypted;
 #[path = "../support/kept.rs"]
 mod kept;
+mod layouts;
 mod lost;
 mod lost_names;
 mod lost_tables;

@@ -1,0 +1,197 @@
+//! Inodes whose marks or sizes lay out their content otherwise than it is: one wrong bit moves all blocks of a file, or hides
+//! its attributes.
+//!
+//! The content tells the right ones. Summaries name the index of each address, so the first address of an inode is known by
+//! any of them; xattrs begin with a magic number; an inode without blocks has no addresses.
+
+use f2fs::{
+    Place,
+    format::{
+        FileType,
+        inode::{EXTRA_BYTES_MAX, EXTRA_BYTES_MIN, INLINE_XATTR_WORDS, inline},
+        node::NodeBlock,
+        superblock::Features,
+        xattr,
+    },
+    units::{BlockAddr, Nid},
+};
+
+use crate::{
+    Finding, Fix, Kind, Slot,
+    checker::Checker,
+    inodes::{EXTRA, INLINE, has_map},
+    segments::Content,
+};
+
+/// Byte offset of i_inline_xattr_size.
+const XATTR_WORDS: usize = 362;
+/// Addresses that have to agree on another place of all addresses, if the sizes of extra attributes do not decide.
+const WITNESSES: usize = 3;
+
+/// Bytes of an inode as they were before the damage.
+struct Restored {
+    known: String,
+    repair: &'static str,
+    at: usize,
+    bytes: Vec<u8>,
+}
+
+impl Checker<'_> {
+    /// Returns true if a mark or a size of an inode contradicts its content. Has it restored; the next check reads the rest.
+    pub fn has_wrong_layout(&mut self, inode: &NodeBlock, at: Place) -> bool {
+        let restored = self
+            .with_extra_of_addresses(inode)
+            .or_else(|| self.with_unmarked_extra(inode))
+            .or_else(|| self.with_hidden_xattrs(inode))
+            .or_else(|| self.with_unmarked_data(inode));
+        let Some(Restored { known, repair, at: byte, bytes }) = restored else { return false };
+        self.report.add(Finding::new(Kind::InodeInvalid, at, known).repaired_by(repair));
+        self.fix(Fix::Node(Slot { nid: inode.nid(), at: byte }, bytes));
+        true
+    }
+
+    /// Restores the size of the extra attributes by the addresses behind them.
+    fn with_extra_of_addresses(&mut self, inode: &NodeBlock) -> Option<Restored> {
+        let layout = inode.layout();
+        if !has_map(inode) || !self.format.features.has(Features::EXTRA_ATTR) {
+            return None;
+        }
+        let stored = layout.addrs_at();
+        let first = inode.addrs(0..layout.addrs()).position(|addr| self.geometry.in_main(addr))?;
+        // Most inodes end here.
+        if self.start_by(inode, stored + 4 * first) == Some(stored) {
+            return None;
+        }
+        let mut witnesses = 0;
+        let mut start = None;
+        for at in (EXTRA..layout.inline_xattr_range().start).step_by(4) {
+            let Some(told) = self.start_by(inode, at) else { continue };
+            if told == stored || start.is_some_and(|start| start != told) {
+                return None;
+            }
+            (start, witnesses) = (Some(told), witnesses + 1);
+        }
+        let extra = start?.checked_sub(EXTRA)?;
+        let (is_usual, was_usual) = (self.is_usual_extra(extra), self.is_usual_extra(stored - EXTRA));
+        let is_size = (EXTRA_BYTES_MIN..=EXTRA_BYTES_MAX).contains(&extra) && extra % 4 == 0;
+        if !is_size || !is_usual || was_usual && witnesses < WITNESSES {
+            return None;
+        }
+        let known = format!("its addresses begin at byte {stored}; their summaries say {}", EXTRA + extra);
+        if !inode.has_inline(inline::EXTRA_ATTR) && has_extra(inode, extra) {
+            return Some(Restored::marked(inode, known, inline::EXTRA_ATTR));
+        }
+        let bytes = (extra as u16).to_le_bytes().to_vec();
+        Some(Restored { known, repair: "set the size of the extra attributes", at: EXTRA, bytes })
+    }
+
+    /// The byte of an inode at which its addresses begin, if the word at a byte is one of them by its summary.
+    fn start_by(&mut self, inode: &NodeBlock, at: usize) -> Option<usize> {
+        let addr = address(inode, at);
+        if !self.geometry.in_main(addr) {
+            return None;
+        }
+        let owned = self.summaries.owner(&self.io, addr)?;
+        let is_own = owned.content == Content::Data && owned.owner.nid == Nid::from(inode.ino());
+        is_own.then(|| at.checked_sub(4 * usize::from(owned.owner.offset)))?
+    }
+
+    /// Returns true if extra attributes of this size are those of Linux, or of the root directory.
+    fn is_usual_extra(&mut self, bytes: usize) -> bool {
+        let root = self.inode_of(self.superblock.root_ino).map(|root| root.layout().addrs_at() - EXTRA);
+        bytes == EXTRA_BYTES_MAX || root == Some(bytes)
+    }
+
+    /// Restores the mark of extra attributes where their size takes the place of the address before inline content, or of an
+    /// address outside the main area.
+    fn with_unmarked_extra(&mut self, inode: &NodeBlock) -> Option<Restored> {
+        let lacks = self.format.features.has(Features::EXTRA_ATTR) && !inode.has_inline(inline::EXTRA_ATTR);
+        let size = (address(inode, EXTRA).0 & 0xFFFF) as usize;
+        if !lacks || size == 0 || self.geometry.in_main(address(inode, EXTRA)) {
+            return None;
+        }
+        let known =
+            format!("it has no extra attributes by its marks, and {size} bytes of them by their size");
+        self.is_usual_extra(size).then(|| Restored::marked(inode, known, inline::EXTRA_ATTR))
+    }
+
+    /// Restores the mark or the size of the area of inline xattrs where xattrs lie at its usual place.
+    fn with_hidden_xattrs(&mut self, inode: &NodeBlock) -> Option<Restored> {
+        let is_flexible = self.format.features.has(Features::FLEXIBLE_INLINE_XATTR);
+        let end = self.geometry.block_size.inode_nids_at();
+        let usual = end - 4 * INLINE_XATTR_WORDS;
+        let stored = inode.layout().inline_xattr_range().start;
+        let is_marked = inode.has_inline(inline::XATTR);
+        let is_free = |from: usize| match inode.has_inline(inline::DATA) {
+            // Content may contain anything.
+            true => inode.layout().inline_range().start as u64 + inode.head().size.get() <= from as u64,
+            false => from >= stored || has_map(inode) && !self.geometry.in_main(address(inode, from)),
+        };
+        let has_xattrs =
+            |from: usize| from < end && is_free(from) && begins_with_xattrs(&inode.bytes()[from..end]);
+        if is_marked && (!is_flexible || begins_with_xattrs(inode.inline_xattrs())) {
+            return None;
+        }
+        if !is_marked {
+            let place = if is_flexible { stored } else { usual };
+            let known = format!("xattrs begin at byte {place}, and it has none by its marks");
+            return has_xattrs(place).then(|| Restored::marked(inode, known, inline::XATTR));
+        }
+        let known = format!("xattrs begin at byte {usual}, and at {stored} by their size");
+        let bytes = (INLINE_XATTR_WORDS as u16).to_le_bytes().to_vec();
+        has_xattrs(usual).then_some(Restored {
+            known,
+            repair: "set the size of the inline xattrs",
+            at: XATTR_WORDS,
+            bytes,
+        })
+    }
+
+    /// Restores the mark of inline data in a file that has no blocks by i_blocks, where content of its size takes the place of
+    /// addresses.
+    fn with_unmarked_data(&mut self, inode: &NodeBlock) -> Option<Restored> {
+        let head = inode.head();
+        let nodes = 1 + u64::from(inode.xattr_nid() != Nid::NULL);
+        let is_file = matches!(inode.file_type(), FileType::Regular | FileType::Symlink);
+        let area = inode.inline_area();
+        let size = usize::try_from(head.size.get()).ok().filter(|size| (1..=area.len()).contains(size))?;
+        let (content, rest) = area.split_at(size);
+        let fits = is_file
+            && has_map(inode)
+            && head.blocks.get() == nodes
+            && inode.addrs(0..1).all(|addr| addr == BlockAddr::NULL)
+            && content.iter().any(|byte| *byte != 0)
+            && rest.iter().all(|byte| *byte == 0)
+            && (0..5).all(|child| inode.child(child) == Nid::NULL);
+        let words = (EXTRA..inode.layout().inline_range().end).step_by(4);
+        if !fits || words.into_iter().any(|at| self.start_by(inode, at).is_some()) {
+            return None;
+        }
+        let known = format!("it has no blocks, and content of {size} bytes in the place of addresses");
+        Some(Restored::marked(inode, known, inline::DATA | inline::DATA_EXIST))
+    }
+}
+
+impl Restored {
+    fn marked(inode: &NodeBlock, known: String, marks: u8) -> Restored {
+        let bytes = vec![inode.head().inline | marks];
+        Restored { known, repair: "set the mark", at: INLINE, bytes }
+    }
+}
+
+/// The word at a byte of an inode, as an address.
+fn address(inode: &NodeBlock, at: usize) -> BlockAddr {
+    let word = inode.bytes().get(at..at + 4).and_then(|word| word.try_into().ok());
+    BlockAddr(word.map_or(0, u32::from_le_bytes))
+}
+
+/// Returns true if an inode has extra attributes of this size, whatever its marks are.
+fn has_extra(inode: &NodeBlock, size: usize) -> bool {
+    inode.bytes()[EXTRA..EXTRA + 2] == (size as u16).to_le_bytes()
+}
+
+/// Returns true if an area has the header of xattrs and an entry.
+fn begins_with_xattrs(area: &[u8]) -> bool {
+    let entries = xattr::entries(area, Place::Volume);
+    entries.is_ok_and(|mut entries| entries.next().is_some_and(|first| first.is_ok()))
+}
