@@ -12,6 +12,7 @@ use f2fs::{
         inode::{Algorithm, advise, flag, inline},
         node::{NodeBlock, NodeFooter},
         node_path::NodeKind,
+        sit::SegmentType,
         superblock::Features,
     },
     units::{BlockAddr, Ino, Nid},
@@ -26,6 +27,18 @@ use crate::{
     table::{Entry, fact},
 };
 
+/// Evidence against an address.
+pub enum Doubt {
+    /// It lies outside the main area.
+    Outside,
+    /// The summary of the named block has this fault.
+    Summary(Kind, String),
+    /// The named block lies in the segment of a node log, and no summary tells its owner.
+    NodeLog,
+    /// The SIT does not mark the named block, and no summary tells its owner.
+    Unmarked,
+}
+
 /// An address that something speaks against.
 pub struct Odd {
     /// Inode of the file.
@@ -36,8 +49,8 @@ pub struct Odd {
     pub addr: BlockAddr,
     /// Its place.
     pub slot: Slot,
-    /// Fault of the summary of the named block; `None` if the address is outside the main area.
-    pub fault: Option<(Kind, String)>,
+    /// The evidence.
+    pub doubt: Doubt,
     /// Owner of the named block according to its summary.
     pub owner: Nid,
     /// The block that the summaries assign to this place, if it is valid and unused.
@@ -186,23 +199,32 @@ impl Checker<'_> {
         let block = holder.first_block + index as u64;
         let key = (holder.nid, u16::try_from(index).expect("a node has a few thousand addresses"));
         let slot = holder.slot(index);
+        let odd = |doubt, owner| Odd { ino: holder.ino, block, addr, slot, doubt, owner, original: None };
         if !self.geometry.in_main(addr) {
-            self.note_odd(
-                key,
-                Odd { ino: holder.ino, block, addr, slot, fault: None, owner: Nid::NULL, original: None },
-            );
+            self.note_odd(key, odd(Doubt::Outside, Nid::NULL));
             return;
         }
         if self.segments.claim(addr, Content::Data) {
             self.claimed_again(addr, format!("block {block} of {}", holder.ino), Some(slot));
         }
-        let Some(owned) = self.summaries.owner(&self.io, addr) else { return };
+        let Some(owned) = self.summaries.owner(&self.io, addr) else {
+            if let Some(doubt) = self.doubt_without_summary(addr) {
+                self.note_odd(key, odd(doubt, Nid::NULL));
+            }
+            return;
+        };
         let owner = owned.owner;
         self.check_summary_footer(addr, owned.content, Content::Data);
-        let fault = if owner.nid != holder.nid {
-            (Kind::SummaryNid, format!("names {}, the block belongs to {}", owner.nid, holder.nid))
+        let doubt = if owner.nid != holder.nid {
+            Doubt::Summary(
+                Kind::SummaryNid,
+                format!("names {}, the block belongs to {}", owner.nid, holder.nid),
+            )
         } else if usize::from(owner.offset) != index {
-            (Kind::SummaryOffset, format!("names index {}, the node has it at {index}", owner.offset))
+            Doubt::Summary(
+                Kind::SummaryOffset,
+                format!("names index {}, the node has it at {index}", owner.offset),
+            )
         } else if owner.version != holder.version {
             let known = format!("has version {}, the NAT has {}", owner.version, holder.version);
             self.summary_fault(Kind::SummaryVersion, addr, &known);
@@ -210,11 +232,16 @@ impl Checker<'_> {
         } else {
             return;
         };
-        let owner = owner.nid;
-        self.note_odd(
-            key,
-            Odd { ino: holder.ino, block, addr, slot, fault: Some(fault), owner, original: None },
-        );
+        self.note_odd(key, odd(doubt, owner.nid));
+    }
+
+    /// Returns the evidence against the address of a block in use whose owner no summary tells.
+    fn doubt_without_summary(&self, addr: BlockAddr) -> Option<Doubt> {
+        let (segment, _) = self.geometry.position(addr);
+        if self.log_in(segment).is_some_and(SegmentType::is_node) {
+            return Some(Doubt::NodeLog);
+        }
+        (!self.segments.is_valid(addr)).then_some(Doubt::Unmarked)
     }
 
     fn note_odd(&mut self, key: (Nid, u16), odd: Odd) {
@@ -222,9 +249,11 @@ impl Checker<'_> {
             self.odd.insert(key, odd);
             return;
         }
-        match &odd.fault {
-            Some((kind, what)) => self.summary_fault(*kind, odd.addr, what),
-            None => {
+        match &odd.doubt {
+            Doubt::Summary(kind, what) => self.summary_fault(*kind, odd.addr, what),
+            // The block that belongs here, if there is one, is freed.
+            Doubt::NodeLog | Doubt::Unmarked => self.lose(Loss::Block),
+            Doubt::Outside => {
                 let known = format!("it names {}, outside the main area", odd.addr);
                 self.add(Kind::BlockAddress, Place::File(odd.ino, odd.block), known);
                 self.fix(Fix::Node(odd.slot, vec![0; 4]));

@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     Loss, Slot,
-    addresses::Odd,
+    addresses::{Doubt, Odd},
     checker::{Checker, ODD_MAX},
     inodes::{has_map, is_alias},
     segments::{Content, Contents},
@@ -65,7 +65,7 @@ impl Checker<'_> {
         }
         // Of a file that names blocks of others, the count may be right by chance.
         let doubtful: FxHashSet<Ino> =
-            self.odd.values().filter(|odd| odd.fault.is_some()).map(|odd| odd.ino).collect();
+            self.odd.values().filter(|odd| !matches!(odd.doubt, Doubt::Outside)).map(|odd| odd.ino).collect();
         let mut restored: FxHashSet<BlockAddr> = FxHashSet::default();
         for (key, place) in places {
             let missing = self.missing_blocks(place.ino);
@@ -144,7 +144,15 @@ impl Checker<'_> {
                 self.table.take_blocks(entry, 1);
             }
         }
-        let odd = Odd { ino, block, addr: stored, slot, fault: None, owner: key.0, original: Some(original) };
+        let odd = Odd {
+            ino,
+            block,
+            addr: stored,
+            slot,
+            doubt: Doubt::Outside,
+            owner: key.0,
+            original: Some(original),
+        };
         self.odd.insert(key, odd);
     }
 }

@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     Certainty, Finding, Fix, Kind, Loss, NewBlock, Slot,
-    addresses::Odd,
+    addresses::{Doubt, Odd},
     checker::{Checker, ODD_MAX},
     inodes::{BLOCKS, EXTENT, SAVED_BLOCKS},
     segments::{Content, Contents},
@@ -76,7 +76,7 @@ impl Checker<'_> {
                 let Some(owned) = self.summaries.owner(&self.io, *addr) else { return true };
                 let Some(odd) = self.odd.get_mut(&(owned.owner.nid, owned.owner.offset)) else { return true };
                 // Other content in a block of the SIT marks old blocks.
-                if is_doubtful && odd.fault.is_some() {
+                if is_doubtful && matches!(odd.doubt, Doubt::Summary(..) | Doubt::Unmarked) {
                     return true;
                 }
                 // A segment of nodes has no data.
@@ -122,9 +122,7 @@ impl Checker<'_> {
             let known = format!("it names {}; the summary of {original} names this place", odd.addr);
             let finding = Finding::new(Kind::BlockAddress, Place::File(odd.ino, odd.block), known)
                 .repaired_by(format!("set the address to {original}"));
-            // The file may have reserved the place anew.
-            let certainty = if odd.addr == BlockAddr::NEW { Certainty::Likely } else { Certainty::Certain };
-            self.report.add(finding.with_certainty(certainty));
+            self.report.add(finding.with_certainty(self.certainty_of_original(odd)));
             self.report.fix(Fix::Node(odd.slot, original.0.to_le_bytes().to_vec()));
             self.give_up(odd);
             self.segments.claim(original, Content::Data);
@@ -132,12 +130,12 @@ impl Checker<'_> {
         let overwritten = overwritten_sectors(&all);
         for (_, odd) in all.into_iter().filter(|(_, odd)| odd.original.is_none()) {
             let is_overwritten = overwritten.contains(&sector_of(&odd));
-            match &odd.fault {
-                None => {
+            match &odd.doubt {
+                Doubt::Outside => {
                     let known = format!("it names {}, outside the main area", odd.addr);
                     self.clear_address(&odd, known);
                 }
-                Some((_, what)) if is_overwritten => {
+                Doubt::Summary(_, what) if is_overwritten => {
                     self.give_up(&odd);
                     let known = format!(
                         "it names {}, whose summary {what}, and addresses beside it lie outside the main area",
@@ -145,7 +143,7 @@ impl Checker<'_> {
                     );
                     self.clear_address(&odd, known);
                 }
-                Some(_) if self.shared.release(odd.addr, odd.slot) => {
+                _ if self.shared.release(odd.addr, odd.slot) => {
                     self.separate(odd.addr, odd.slot);
                     let known = format!(
                         "block {} of {} and another owner name it; the summary does not confirm the first",
@@ -153,7 +151,9 @@ impl Checker<'_> {
                     );
                     self.add(Kind::BlockTwice, Place::Block(odd.addr), known);
                 }
-                Some((kind, what)) => self.summary_fault(*kind, odd.addr, what),
+                Doubt::Summary(kind, what) => self.summary_fault(*kind, odd.addr, what),
+                // Without another block for the place, the address counts.
+                Doubt::NodeLog | Doubt::Unmarked => {}
             }
         }
         for Claim { addr, claimant, slot } in self.shared.take() {
@@ -161,6 +161,22 @@ impl Checker<'_> {
             if let Some(slot) = slot {
                 self.separate(addr, slot);
             }
+        }
+    }
+
+    /// Returns the certainty that an address is wrong and that its original is right.
+    fn certainty_of_original(&self, odd: &Odd) -> Certainty {
+        match odd.doubt {
+            // The file may have reserved the place anew.
+            Doubt::Outside if odd.addr == BlockAddr::NEW => Certainty::Likely,
+            Doubt::Outside | Doubt::Summary(..) => Certainty::Certain,
+            // Nothing tells the content of a block that the SIT marks and that has no other owner.
+            Doubt::NodeLog if self.segments.is_valid(odd.addr) && !self.shared.contains(odd.addr) => {
+                Certainty::Likely
+            }
+            Doubt::NodeLog => Certainty::Certain,
+            // An old block of the SIT looks the same.
+            Doubt::Unmarked => Certainty::Unclear,
         }
     }
 
@@ -186,7 +202,8 @@ impl Checker<'_> {
     fn keep_where_summaries_are_blank(&mut self, all: &mut [((Nid, u16), Odd)]) {
         let is_blank = |odd: &Odd| {
             let tells_nothing = odd.owner == Nid::NULL || self.table.find(odd.owner).is_none();
-            odd.fault.is_some() && tells_nothing && !self.shared.contains(odd.addr)
+            let needs_summary = matches!(odd.doubt, Doubt::Summary(..) | Doubt::Unmarked);
+            needs_summary && tells_nothing && !self.shared.contains(odd.addr)
         };
         let mut blank: FxHashMap<SegNo, usize> = FxHashMap::default();
         for (_, odd) in all.iter().filter(|(_, odd)| is_blank(odd)) {
@@ -195,9 +212,13 @@ impl Checker<'_> {
         let lost = |odd: &Odd| {
             blank.get(&self.geometry.position(odd.addr).0).is_some_and(|count| *count >= BLANK_MIN)
         };
+        let mut freed = 0;
         for (_, odd) in all.iter_mut().filter(|(_, odd)| is_blank(odd) && lost(odd)) {
-            odd.original = None;
+            let original = odd.original.take();
+            freed += usize::from(original.is_some() && matches!(odd.doubt, Doubt::Unmarked));
         }
+        // Neither the summary nor the SIT confirms the addresses that are kept.
+        (0..freed).for_each(|_| self.lose(Loss::Block));
     }
 
     /// Gives one of two owners of a block a copy of it; an address in a node's block is cleared.
@@ -302,7 +323,7 @@ impl Checker<'_> {
     }
 
     /// The log in a segment, if one is there.
-    fn log_in(&self, segment: SegNo) -> Option<SegmentType> {
+    pub fn log_in(&self, segment: SegNo) -> Option<SegmentType> {
         let is_read_only = self.superblock.features.has(Features::RO);
         SegmentType::ALL.into_iter().find(|kind| {
             // Volumes that are only read have two logs.
@@ -460,8 +481,14 @@ fn sector_of(odd: &Odd) -> (Nid, usize) {
 fn overwritten_sectors(all: &[((Nid, u16), Odd)]) -> FxHashSet<(Nid, usize)> {
     let mut votes: FxHashMap<(Nid, usize), i32> = FxHashMap::default();
     for (_, odd) in all {
-        let is_wrong = odd.fault.is_none() || odd.original.is_some();
-        *votes.entry(sector_of(odd)).or_default() += if is_wrong { 1 } else { -1 };
+        let vote = match odd.doubt {
+            Doubt::Unmarked => 0,
+            _ if odd.original.is_some() => 1,
+            Doubt::Outside => 1,
+            Doubt::Summary(..) => -1,
+            Doubt::NodeLog => 0,
+        };
+        *votes.entry(sector_of(odd)).or_default() += vote;
     }
     votes.into_iter().filter(|(_, votes)| *votes > 0).map(|(sector, _)| sector).collect()
 }

@@ -1,6 +1,6 @@
 //! Damage after a power cut: the newest checkpoint is not that of an unmount, and has no summaries of the node logs.
 
-use f2fs::format::checkpoint::Flags;
+use f2fs::format::{checkpoint::Flags, sit::SegmentType};
 
 use super::*;
 
@@ -44,6 +44,44 @@ fn loses_nothing(d: &Damaged, sound: &std::collections::BTreeMap<String, String>
     let lost: Vec<&String> =
         sound.iter().filter(|(path, line)| found.get(*path) != Some(line)).map(|(path, _)| path).collect();
     assert!(lost.is_empty() && found.len() == sound.len(), "{lost:?}");
+}
+
+#[test]
+fn an_address_of_a_block_in_a_node_log_gives_way_to_the_right_one() {
+    let of_log = |d: &Damaged, kind: SegmentType, offset| {
+        let log = d.checkpoint().1.logs[kind.index()];
+        d.volume().geometry().block(log.segment, log.offset + offset)
+    };
+    let logs = SegmentType::ALL.into_iter().filter(|kind| kind.is_node());
+    let mut wrong: Vec<BlockAddr> = logs.map(|kind| of_log(&cut(), kind, 9)).collect();
+    // A node is there.
+    wrong.push(cut().addr(cut().ino(&new(7)).into()));
+    for to in wrong {
+        let d = cut();
+        let sound = contents(&d.device);
+        let node = d.child(d.ino("/big"), 0);
+        d.put_node(node, 4 * 20, &le(to.0));
+        assert_eq!(repair_of(&d.device).certainty(), Certainty::Certain, "{to}");
+        loses_nothing(&d, &sound);
+    }
+}
+
+#[test]
+fn an_address_that_neither_a_summary_nor_the_sit_confirms_needs_a_person() {
+    let d = cut();
+    let sound = contents(&d.device);
+    let geometry = *d.volume().geometry();
+    let is_free = |segment: &SegNo| d.sit(*segment).valid_blocks == 0 && !d.is_log(*segment);
+    let free = (0..geometry.segments).map(SegNo).rfind(is_free).expect("a free segment");
+    d.put_node(d.child(d.ino("/big"), 0), 4 * 20, &le(geometry.block(free, 9).0));
+    let at = u64::from(d.ssa(free).0) * BLOCK as u64;
+    let fault = Fault::ErrorIn { verb: Verb::Read, range: at..at + BLOCK as u64 };
+    let device: Arc<dyn Device> = Arc::new(Faulty::new(d.device.clone(), vec![fault]));
+    let Planned::Repair(plan) = plan(&device, NOW, &mut |_| {}).unwrap() else { panic!("a repair") };
+    assert_eq!(plan.certainty(), Certainty::Unclear);
+    plan.apply(&*d.device).unwrap();
+    assert!(support::report(d.device.clone()).is_clean());
+    assert!(contents(&d.device) == sound, "the block that the summary assigns to the place is back");
 }
 
 #[test]
