@@ -334,7 +334,9 @@ impl Checker<'_> {
         for (number, chunk) in addrs.chunks(cluster).enumerate() {
             let block = holder.first_block + (number * cluster) as u64;
             if !chunk.contains(&BlockAddr::COMPRESS) {
-                self.check_missing_mark(holder, number, chunk);
+                if let Some(inode) = holder.inode {
+                    self.note_unmarked(inode, holder.slot(number * cluster), block, chunk);
+                }
                 continue;
             }
             let data = chunk[1..].iter().take_while(|addr| addr.is_real()).count();
@@ -361,31 +363,6 @@ impl Checker<'_> {
         if let Some(left) = self.saved.get_mut(&holder.ino) {
             *left -= saved;
         }
-    }
-
-    /// Checks that a cluster of a compressed file without a mark is not compressed. A direct node that has lost its addresses
-    /// gets back those of blocks, and not the marks.
-    fn check_missing_mark(&mut self, holder: &Holder<'_>, number: usize, chunk: &[BlockAddr]) {
-        let reserved = [BlockAddr::NULL, BlockAddr::NEW];
-        let (Some(inode), Some((first, behind))) = (holder.inode, chunk.split_first()) else { return };
-        let data = behind.iter().take_while(|addr| addr.is_real()).count();
-        let is_whole = reserved.contains(first) && behind[data..].iter().all(|addr| reserved.contains(addr));
-        let settings = inode.compression().filter(|_| !inode.has_advise(advise::ENCRYPT));
-        let Some(settings) = settings.filter(|_| is_whole && data > 0) else { return };
-        if chunk.len() != holder.cluster_blocks() || !self.trials.decodes(&self.io, &behind[..data], settings)
-        {
-            return;
-        }
-        let at = number * chunk.len();
-        let known = format!("{data} blocks are those of a compressed cluster, which has no mark");
-        let place = Place::File(holder.ino, holder.first_block + at as u64);
-        self.report.add(Finding::new(Kind::Cluster, place, known).repaired_by("set the mark"));
-        let mut words = vec![BlockAddr::COMPRESS];
-        words.extend_from_slice(&behind[..data]);
-        words.resize(chunk.len(), holder.reserved()[0]);
-        self.fix(Fix::Node(holder.slot(at), words.iter().flat_map(|addr| addr.0.to_le_bytes()).collect()));
-        self.taint(holder.ino);
-        self.saved.remove(&holder.ino);
     }
 
     /// Compares the extent in the inode with addresses. Linux reads by the extent without asking the

@@ -26,6 +26,7 @@ use crate::{
     layouts::Layouts,
     links::Directory,
     lost::Lost,
+    missing_marks::MissingMarks,
     nat, packs,
     quotas::Quotas,
     reader::Cache,
@@ -142,6 +143,7 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         emptied_inodes: FxHashSet::default(),
         bad_children: FxHashMap::default(),
         saved: FxHashMap::default(),
+        missing_marks: MissingMarks::default(),
         unlike_clusters: FxHashSet::default(),
         named: FxHashMap::default(),
         doubted_kinds: FxHashSet::default(),
@@ -217,6 +219,8 @@ pub(crate) struct Checker<'a> {
     pub bad_children: FxHashMap<(Ino, u32), (Finding, Slot)>,
     /// Of compressed files: i_compr_blocks minus the saved blocks found.
     pub saved: FxHashMap<Ino, i64>,
+    /// Clusters of compressed files whose marks may be lost.
+    pub missing_marks: MissingMarks,
     /// Files whose compression their clusters tell, and not their inode.
     pub unlike_clusters: FxHashSet<Ino>,
     /// Invalid and lost inodes, according to their names.

@@ -138,6 +138,10 @@ impl Checker<'_> {
     /// Notes a place without an address whose block is known.
     fn note_emptied(&mut self, key: (Nid, u16), place: &Emptied, original: BlockAddr) {
         let Emptied { ino, block, slot, stored, .. } = *place;
+        self.note_change_of_map(ino);
+        if let Some(inode) = self.inode_of(ino) {
+            self.lose_unknown_mark(&inode, block);
+        }
         if stored == BlockAddr::NULL {
             self.report.sums.blocks += 1;
             if let Some(entry) = self.table.find(ino.into()) {

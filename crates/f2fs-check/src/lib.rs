@@ -45,6 +45,7 @@ mod links;
 mod loss;
 mod lost;
 mod mend;
+mod missing_marks;
 mod mixed;
 mod names;
 mod nat;

@@ -124,6 +124,7 @@ impl Checker<'_> {
                 .repaired_by(format!("set the address to {original}"));
             self.report.add(finding.with_certainty(self.certainty_of_original(odd)));
             self.report.fix(Fix::Node(odd.slot, original.0.to_le_bytes().to_vec()));
+            self.note_change_of_map(odd.ino);
             self.give_up(odd);
             self.segments.claim(original, Content::Data);
         }
@@ -192,6 +193,7 @@ impl Checker<'_> {
 
     /// Has an address cleared whose block nothing tells.
     fn clear_address(&mut self, odd: &Odd, known: String) {
+        self.note_change_of_map(odd.ino);
         self.add(Kind::BlockAddress, Place::File(odd.ino, odd.block), known);
         self.fix(Fix::Node(odd.slot, vec![0; 4]));
         *self.cleared.entry(odd.ino).or_default() += 1;
@@ -335,6 +337,7 @@ impl Checker<'_> {
     /// Compares the counts in inodes with the blocks that were found.
     fn conclude_counts(&mut self) {
         let skipped = fact::BROKEN | fact::INVALID | fact::TAINTED;
+        let unclear = self.conclude_missing_marks(skipped);
         let wrong = |(nid, entry): &(Nid, Entry)| {
             self.table.ino(*entry) == Ino::from(*nid)
                 && !self.table.has(*entry, skipped)
@@ -346,11 +349,13 @@ impl Checker<'_> {
             let left = u64::from(self.table.blocks_left(entry));
             let stored = self.inode_of(ino).map_or(0, |inode| inode.head().blocks.get());
             let found = (stored.wrapping_sub(left)) as u32;
-            self.add(Kind::BlockCount, Place::Inode(ino), format!("i_blocks {stored}, {found} found"));
             if self.emptied_inodes.contains(&ino) {
                 (u64::from(found)..stored).take(ODD_MAX).for_each(|_| self.lose(Loss::Address));
             }
-            self.fix(Fix::Node(Slot { nid, at: BLOCKS }, u64::from(found).to_le_bytes().to_vec()));
+            if !self.missing_marks.changed_maps.contains(&ino) {
+                self.add_count(Kind::BlockCount, ino, format!("i_blocks {stored}, {found} found"), &unclear);
+                self.fix(Fix::Node(Slot { nid, at: BLOCKS }, u64::from(found).to_le_bytes().to_vec()));
+            }
         }
         self.lose_cleared(skipped);
         self.conclude_extents();
@@ -359,10 +364,10 @@ impl Checker<'_> {
         saved.sort_unstable();
         for (ino, left) in saved {
             let tainted = self.table.find(ino.into()).is_some_and(|entry| self.table.has(entry, skipped));
-            if !tainted {
+            if !tainted && !self.missing_marks.changed_maps.contains(&ino) {
                 let stored = self.inode_of(ino).and_then(|inode| inode.saved_blocks()).unwrap_or(0) as i64;
                 let known = format!("i_compr_blocks {stored}, {} found", stored - left);
-                self.add(Kind::SavedBlocks, Place::Inode(ino), known);
+                self.add_count(Kind::SavedBlocks, ino, known, &unclear);
                 let found = u64::try_from(stored - left).unwrap_or(0);
                 self.fix(Fix::Node(Slot { nid: ino.into(), at: SAVED_BLOCKS }, found.to_le_bytes().to_vec()));
             }

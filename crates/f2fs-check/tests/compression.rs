@@ -4,6 +4,7 @@ use block::Device;
 use f2fs::{
     engine::{Caller, Engine, NewNode, Options, SetAttr},
     format::inode::{Compression, flag},
+    units::BlockAddr,
 };
 use f2fs_check::repair::{Planned, plan};
 use std::sync::Arc;
@@ -140,4 +141,65 @@ fn clusters_of_a_lost_inode_that_nothing_can_decompress_are_a_loss() {
     d.put_node(d.ino("/compressed").into(), 0, &[0; BLOCK]);
     let Planned::Repair(plan) = planned(&d) else { panic!("a repair") };
     assert!(plan.losses.iter().any(|loss| loss.contains("4 compressed clusters")), "{:?}", plan.losses);
+}
+
+/// Makes a compressed file of a whole cluster, and behind it a hole, a block with the stored bytes of a cluster, and a hole.
+fn with_twin() -> Damaged {
+    let d = Damaged::new();
+    let stored = d.block(d.data(d.ino("/compressed"), 1));
+    let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
+    let root = volume.superblock().root_ino;
+    let ino = volume.begin(Caller::ADMIN).create(root, b"twin", &NewNode::new(0o100_644)).unwrap();
+    let attr = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
+    volume.begin(Caller::ADMIN).set_attr(ino, &attr).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 0, &[9; 4 * BLOCK]).unwrap();
+    volume.begin(Caller::ADMIN).write(ino, 5 * BLOCK as u64, &stored).unwrap();
+    volume.begin(Caller::ADMIN).truncate(ino, 8 * BLOCK as u64).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    let d = Damaged::copy_of(&d.device);
+    let addrs = |range: std::ops::Range<u64>| range.map(|n| d.data(d.ino("/twin"), n)).collect::<Vec<_>>();
+    assert!(addrs(4..8).iter().map(|addr| addr.is_real()).eq([false, true, false, false]));
+    assert_eq!(addrs(0..1), [BlockAddr::COMPRESS]);
+    d
+}
+
+#[test]
+fn an_intact_block_that_decompresses_is_no_cluster_without_a_mark() {
+    let report = support::report(with_twin().device.clone());
+    assert!(report.is_clean(), "{}", support::lines(&report));
+}
+
+#[test]
+fn marks_of_clusters_come_back_where_the_counts_of_the_inode_lack_exactly_them() {
+    let d = Damaged::new();
+    for cluster in [0, 2] {
+        d.put_inode(d.ino("/compressed"), ADDRS + 16 * cluster, &[0; 4]);
+    }
+    // Reserved places, too.
+    d.put_inode(d.ino("/compressed"), ADDRS + 16 * 2 + 8, &[0; 8]);
+    let Planned::Repair(plan) = planned(&d) else { panic!("a repair") };
+    assert_eq!(plan.report.count(f2fs_check::Kind::Cluster), 2, "{}", support::lines(&plan.report));
+    assert_eq!(plan.losses, Vec::<String>::new());
+    plan.apply(&*d.device).unwrap();
+    assert!(support::report(d.device.clone()).is_clean());
+    let volume = f2fs::OpenOptions::new().open(d.device.clone()).unwrap();
+    assert!(volume.read("/compressed").unwrap() == [9; 16 * BLOCK]);
+}
+
+#[test]
+fn where_more_clusters_could_lack_their_mark_than_the_inode_counts_a_loss_is_told() {
+    let d = with_twin();
+    let read = |range: std::ops::Range<usize>| {
+        let volume = f2fs::OpenOptions::new().open(d.device.clone()).unwrap();
+        volume.read("/twin").unwrap()[range].to_vec()
+    };
+    let twin = read(4 * BLOCK..8 * BLOCK);
+    d.put_inode(d.ino("/twin"), ADDRS, &[0; 4]);
+    let Planned::Repair(plan) = planned(&d) else { panic!("a repair") };
+    assert!(plan.losses.iter().any(|loss| loss.contains("1 compressed clusters")), "{:?}", plan.losses);
+    assert_eq!(plan.report.count(f2fs_check::Kind::Cluster), 0, "{}", support::lines(&plan.report));
+    plan.apply(&*d.device).unwrap();
+    assert!(support::report(d.device.clone()).is_clean());
+    assert!(read(4 * BLOCK..8 * BLOCK) == twin);
 }

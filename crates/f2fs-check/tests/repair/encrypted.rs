@@ -411,3 +411,32 @@ fn the_names_of_swapped_blocks_of_a_plain_and_an_encrypted_directory_go_home() {
         }
     }
 }
+
+/// Nothing tells what the blocks of an encrypted file hold. The counts of its inode tell.
+#[test]
+fn a_mark_of_a_cluster_of_an_encrypted_file_comes_back_by_the_counts_of_its_inode() {
+    let sound = filled("extra_attr,encrypt,compression", |volume| {
+        let secret = make(volume, ROOT, "secret", DIR)?;
+        volume.begin(Caller::ADMIN).set_encryption_policy(secret, &policy(4))?;
+        let file = make(volume, secret, "packed", FILE)?;
+        let attr = SetAttr { flags: Some(flag::COMPRESS), ..SetAttr::default() };
+        volume.begin(Caller::ADMIN).set_attr(file, &attr)?;
+        volume.begin(Caller::ADMIN).write(file, 0, &[9; 16 * BLOCK]).map(drop)
+    });
+    let paths = contents(&sound);
+    let file = ino_with_key(&sound, "/secret/packed");
+    let inode = sound.volume().inode(file).unwrap();
+    let (addrs, saved) = (inode.layout().addrs_at(), inode.saved_blocks().unwrap());
+    let damaged = || {
+        let d = Damaged::copy_of(&sound.device);
+        d.put_inode(file, addrs, &[0; 4]);
+        d
+    };
+    let (found, text) = differing(&damaged(), &paths);
+    assert!(found.is_empty() && text.contains("[cluster]"), "{found:?}\n{text}");
+    // The counts do not confirm it.
+    let d = damaged();
+    d.put_inode(file, 384, &(saved + 1).to_le_bytes());
+    let plan = repair_of(&d.device);
+    assert!(plan.losses.iter().any(|loss| loss.contains("1 compressed clusters")), "{:?}", plan.losses);
+}
