@@ -5,14 +5,18 @@ use f2fs::{
     format::{
         NodeBlock,
         block_size::NODE_FOOTER_BYTES,
-        inode::inline,
+        inode::{advise, inline},
+        superblock::Features,
         verity,
         xattr::{self, ENCRYPTION_NAME, HEADER_BYTES, index},
     },
     units::{Ino, Nid},
 };
 
-use crate::{Fix, Kind, Loss, Slot, checker::Checker, encryption::Attribute};
+use crate::{Fix, Kind, Loss, Slot, checker::Checker, encryption::Attribute, inodes::has_map, table::fact};
+
+/// Bytes of the numbers at the begin of a footer, which three structures tell.
+const FOOTER_NUMBERS: usize = 8;
 
 impl Checker<'_> {
     /// Checks the attributes of an inode: the area in the inode, and the payload of the xattr node after it.
@@ -47,30 +51,44 @@ impl Checker<'_> {
                 }
             }
         }
-        let has_header = stream.first_chunk::<4>().is_some_and(|magic| *magic != [0; 4]);
-        let rest = if has_header { stream.get(end..).unwrap_or(&[]) } else { &[] };
-        if let Some(first) = rest.iter().position(|byte| *byte != 0) {
+        if let Some(first) = stream.get(end..).unwrap_or(&[]).iter().position(|byte| *byte != 0) {
             let known = format!("byte {} after the last entry is not zero", end + first);
             self.add(Kind::XattrTail, at, known);
             self.lose(Loss::Xattrs);
             self.clear_xattrs(inode, node, stream, end);
+        } else if end > HEADER_BYTES && stream[..4] == [0; 4] {
+            self.add(Kind::XattrInvalid, at, "the header before the entries is zero");
+            self.put_xattrs(inode, node, 0, &xattr::header());
+        } else if stream.iter().all(|byte| *byte == 0) && self.had_xattrs(inode) {
+            self.lose(Loss::Xattrs);
         }
         self.check_mark(inode, context);
         self.check_seal(inode, descriptor);
     }
 
+    /// Returns true if an inode without attributes may have had some: the sector of them and of the footer is zeroes, or the file
+    /// is sealed, and has blocks for the tree of hashes.
+    fn had_xattrs(&self, inode: &NodeBlock) -> bool {
+        let bytes = inode.bytes();
+        let (before, footer) = bytes.split_at(bytes.len() - NODE_FOOTER_BYTES);
+        let sector = &before[bytes.len() - block::ATOMIC_BYTES..];
+        let is_mended = self.table.find(inode.nid()).is_some_and(|entry| self.table.has(entry, fact::MENDED));
+        let is_blank = sector.iter().chain(&footer[FOOTER_NUMBERS..]).all(|byte| *byte == 0);
+        let is_sealed = inode.has_advise(advise::VERITY) && self.format.features.has(Features::VERITY);
+        inode.has_inline(inline::XATTR) && is_mended && is_blank || is_sealed && has_map(inode)
+    }
+
     /// Restores the header of a stream if entries follow it; otherwise clears the stream.
     fn restore_header(&mut self, inode: &NodeBlock, node: Option<Nid>, stream: &[u8]) {
         let mut restored = stream.to_vec();
-        let header = xattr::build([xattr::Entry { index: xattr::index::USER, name: b"", value: b"" }]);
         if restored.len() < HEADER_BYTES {
             return self.clear_xattrs(inode, node, stream, 0);
         }
-        restored[..HEADER_BYTES].copy_from_slice(&header[..HEADER_BYTES]);
+        restored[..HEADER_BYTES].copy_from_slice(&xattr::header());
         let entries = xattr::entries(&restored, Place::Volume).map(|entries| entries.collect::<Vec<_>>());
         let is_good = entries.is_ok_and(|entries| !entries.is_empty() && entries.iter().all(Result::is_ok));
         if is_good {
-            self.put_xattrs(inode, node, 0, &header[..HEADER_BYTES]);
+            self.put_xattrs(inode, node, 0, &xattr::header());
         } else {
             self.lose(Loss::Xattrs);
             self.clear_xattrs(inode, node, stream, 0);

@@ -440,3 +440,22 @@ fn a_mark_of_a_cluster_of_an_encrypted_file_comes_back_by_the_counts_of_its_inod
     let plan = repair_of(&d.device);
     assert!(plan.losses.iter().any(|loss| loss.contains("1 compressed clusters")), "{:?}", plan.losses);
 }
+
+#[test]
+fn a_context_behind_a_header_of_zeroes_is_not_lost() {
+    let sound = filled(FEATURES, |volume| {
+        let secret = make(volume, ROOT, "secret", DIR)?;
+        volume.begin(Caller::ADMIN).set_encryption_policy(secret, &policy(4))?;
+        make_file(volume, secret, "file")
+    });
+    let paths = contents(&sound);
+    let d = Damaged::copy_of(&sound.device);
+    for path in ["/secret", "/secret/file"] {
+        let ino = ino_with_key(&d, path);
+        let range = d.volume().inode(ino).unwrap().layout().inline_xattr_range();
+        d.put_inode(ino, range.start, &[0; 4]);
+    }
+    let (found, text) = differing(&d, &paths);
+    assert!(found.is_empty() && text.contains("[xattr-invalid]"), "{found:?}\n{text}");
+    assert!(!text.contains("[encryption"), "{text}");
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use block::Rng;
-use f2fs::format::node::NodeFooter;
+use f2fs::format::{node::NodeFooter, superblock::Features};
 
 use super::*;
 
@@ -51,7 +51,9 @@ fn a_footer_of_zeroes_or_ones_loses_nothing() {
     for byte in [0, 0xFF] {
         let d = Damaged::new();
         all.iter().for_each(|(_, nid)| d.put_node(*nid, FOOTER, &[byte; FOOTER_BYTES]));
-        let plan = repair_of(&d.device);
+        let mut plan = repair_of(&d.device);
+        // With the footer, attributes beside it may be lost.
+        plan.losses.retain(|loss| byte != 0 || !loss.contains("extended attributes"));
         assert_eq!(plan.losses, Vec::<String>::new(), "{byte:#x}");
         plan.apply(&*d.device).unwrap();
         let report = support::report(d.device.clone());
@@ -82,6 +84,51 @@ fn a_blank_node_of_attributes_is_lost_and_said() {
         let report = support::report(d.device.clone());
         assert!(report.is_clean(), "{byte:#x}: {}", support::lines(&report));
     }
+}
+
+/// Linux reads such attributes, too.
+#[test]
+fn attributes_behind_a_header_of_zeroes_stay() {
+    let sound = Damaged::new();
+    for zeroes in [4, 24] {
+        let d = Damaged::new();
+        for path in ["/few/small", "/attributes"] {
+            let ino = d.ino(path);
+            let range = d.volume().inode(ino).unwrap().layout().inline_xattr_range();
+            d.put_inode(ino, range.start, &vec![0; zeroes]);
+        }
+        assert_eq!(listed(&d), listed(&sound), "they are read without the header");
+        let plan = repair_of(&d.device);
+        assert_eq!(support::errors(&plan.report), ["xattr-invalid"], "{}", support::lines(&plan.report));
+        assert_eq!(plan.losses, Vec::<String>::new());
+        plan.apply(&*d.device).unwrap();
+        assert!(support::report(d.device.clone()).is_clean());
+        assert_eq!(listed(&d), listed(&sound));
+    }
+}
+
+#[test]
+fn attributes_that_are_lost_with_their_sector_or_their_seal_are_a_loss() {
+    let tells = |d: &Damaged, count: usize| {
+        let plan = repair_of(&d.device);
+        let expected = format!("the extended attributes of up to {count} inodes");
+        assert!(plan.losses.iter().any(|loss| loss.starts_with(&expected)), "{:?}", plan.losses);
+        plan.apply(&*d.device).unwrap();
+        let report = support::report(d.device.clone());
+        assert!(report.is_clean(), "{}", support::lines(&report));
+    };
+    let d = Damaged::new();
+    d.put_node(d.ino("/few/small").into(), BLOCK - SECTOR, &[0; SECTOR]);
+    tells(&d, 1);
+    let d = Damaged::new();
+    d.add_features(Features::VERITY);
+    mark_as_sealed(&d, "/big");
+    mark_as_sealed(&d, "/far");
+    tells(&d, 2);
+    // The rest of a long value lies in the xattr node.
+    let d = Damaged::new();
+    d.put_node(d.ino("/attributes").into(), BLOCK - SECTOR, &[0; SECTOR]);
+    tells(&d, 1);
 }
 
 /// Two words of such a node belong to no cluster. The repair counted them, and the check did not.

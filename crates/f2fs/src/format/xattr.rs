@@ -2,7 +2,8 @@
 //!
 //! The inline area and the node's payload, one after the other, hold a header of 24 bytes and entries, each
 //! padded to 4 bytes, up to a word of zeroes or the end. An area that has never held an attribute is all
-//! zeroes. (Linux, `read_all_xattrs`, `list_for_each_xattr`.)
+//! zeroes. Entries behind a header of zeroes count, as in Linux, which writes the header with the next change. (Linux,
+//! `read_all_xattrs`, `list_for_each_xattr`.)
 
 use crate::{Error, Place, Result};
 
@@ -94,10 +95,19 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
 pub fn entries(stream: &[u8], at: Place) -> Result<Entries<'_>> {
     let magic = stream.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
     match magic {
-        MAGIC if stream.len() >= HEADER_BYTES => Ok(Entries { rest: &stream[HEADER_BYTES..], at }),
+        MAGIC | 0 if stream.len() >= HEADER_BYTES => Ok(Entries { rest: &stream[HEADER_BYTES..], at }),
         0 => Ok(Entries { rest: &[], at }),
         _ => Err(Error::corrupt(at, format!("header {magic:#010x} in {} bytes", stream.len()))),
     }
+}
+
+/// Returns the header of a stream.
+#[must_use]
+pub fn header() -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    header[4..8].copy_from_slice(&1u32.to_le_bytes());
+    header
 }
 
 /// Encodes a stream of entries: header and entries, without the zeroes after them. Empty if there are no
@@ -110,9 +120,7 @@ pub fn build<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Vec<u8> {
     let mut stream = Vec::new();
     for entry in entries {
         if stream.is_empty() {
-            stream.extend_from_slice(&MAGIC.to_le_bytes());
-            stream.extend_from_slice(&1u32.to_le_bytes());
-            stream.resize(HEADER_BYTES, 0);
+            stream.extend_from_slice(&header());
         }
         let name_bytes = u8::try_from(entry.name.len()).expect("the caller bounds names");
         let value_bytes = u16::try_from(entry.value.len()).expect("the caller bounds values");
@@ -190,6 +198,8 @@ mod tests {
         assert_eq!(build([]), b"");
         assert_eq!(all(&[]).unwrap(), []);
         assert_eq!(all(&[0; 200]).unwrap(), []);
+        stream[..HEADER_BYTES].fill(0);
+        assert_eq!(all(&stream).unwrap(), written, "the entries count without the header");
     }
 
     #[test]
