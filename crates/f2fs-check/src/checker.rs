@@ -140,7 +140,6 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         lost_inodes: LostInodes::default(),
         invalid: BTreeMap::new(),
         layouts: Layouts::default(),
-        emptied_inodes: FxHashSet::default(),
         bad_children: FxHashMap::default(),
         saved: FxHashMap::default(),
         missing_marks: MissingMarks::default(),
@@ -213,8 +212,6 @@ pub(crate) struct Checker<'a> {
     pub invalid: BTreeMap<Ino, Finding>,
     /// Layouts of regular files that are neither inline nor compressed.
     pub layouts: Layouts,
-    /// Inodes with nodes of addresses that are made anew.
-    pub emptied_inodes: FxHashSet<Ino>,
     /// Unusable child numbers, by inode and offset of the missing child.
     pub bad_children: FxHashMap<(Ino, u32), (Finding, Slot)>,
     /// Of compressed files: i_compr_blocks minus the saved blocks found.

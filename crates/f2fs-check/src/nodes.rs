@@ -167,7 +167,6 @@ impl Checker<'_> {
         self.report.add(finding.repaired_by(repair).with_certainty(Certainty::Likely));
         self.fix(Fix::Direct { nid, ino, offset, kind: inode.file_type() });
         self.table.note(entry, fact::EMPTIED);
-        self.emptied_inodes.insert(ino);
     }
 
     /// Returns true if a block that should be an inode has neither the footer nor the fields of one: other content lies

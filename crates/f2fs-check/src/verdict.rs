@@ -334,30 +334,45 @@ impl Checker<'_> {
         })
     }
 
+    /// Compares i_blocks with the blocks that were found, less those whose addresses are `cleared`. Where it counts more,
+    /// addresses of the file are gone, or it is wrong. The loss of files in `unclear` is told.
+    fn conclude_block_counts(&mut self, cleared: &FxHashMap<Ino, u32>, unclear: &[Ino], skipped: u16) {
+        let cleared_of = |ino: Ino| cleared.get(&ino).copied().unwrap_or(0);
+        let is_wrong = |(nid, entry): &(Nid, Entry)| {
+            let ino = Ino::from(*nid);
+            self.table.ino(*entry) == ino
+                && !self.table.has(*entry, skipped)
+                && !self.missing_marks.changed_maps.contains(&ino)
+                && self.table.blocks_left(*entry) != 0u32.wrapping_sub(cleared_of(ino))
+        };
+        let wrong: Vec<(Nid, Entry)> = self.table.iter().filter(is_wrong).collect();
+        for (nid, entry) in wrong {
+            let ino = Ino::from(nid);
+            let (left, cleared) = (self.table.blocks_left(entry), cleared_of(ino));
+            let stored = self.inode_of(ino).map_or(0, |inode| inode.head().blocks.get());
+            let found = u64::from((stored as u32).wrapping_sub(left).wrapping_sub(cleared));
+            let lacking = stored.saturating_sub(found).saturating_sub(cleared.into());
+            let is_told = unclear.binary_search(&ino).is_ok();
+            if !is_told {
+                (0..lacking).take(ODD_MAX).for_each(|_| self.lose(Loss::Address));
+            }
+            let known = format!("i_blocks {stored}, {found} found");
+            let finding = Finding::new(Kind::BlockCount, Place::Inode(ino), known);
+            self.report.add(match is_told || lacking > 0 {
+                true => finding.with_certainty(Certainty::Unclear),
+                false => finding,
+            });
+            self.fix(Fix::Node(Slot { nid, at: BLOCKS }, found.to_le_bytes().to_vec()));
+        }
+    }
+
     /// Compares the counts in inodes with the blocks that were found.
     fn conclude_counts(&mut self) {
         let skipped = fact::BROKEN | fact::INVALID | fact::TAINTED;
         let unclear = self.conclude_missing_marks(skipped);
-        let wrong = |(nid, entry): &(Nid, Entry)| {
-            self.table.ino(*entry) == Ino::from(*nid)
-                && !self.table.has(*entry, skipped)
-                && self.table.blocks_left(*entry) != 0
-        };
-        let wrong: Vec<(Nid, Entry)> = self.table.iter().filter(wrong).collect();
-        for (nid, entry) in wrong {
-            let ino = Ino::from(nid);
-            let left = u64::from(self.table.blocks_left(entry));
-            let stored = self.inode_of(ino).map_or(0, |inode| inode.head().blocks.get());
-            let found = (stored.wrapping_sub(left)) as u32;
-            if self.emptied_inodes.contains(&ino) {
-                (u64::from(found)..stored).take(ODD_MAX).for_each(|_| self.lose(Loss::Address));
-            }
-            if !self.missing_marks.changed_maps.contains(&ino) {
-                self.add_count(Kind::BlockCount, ino, format!("i_blocks {stored}, {found} found"), &unclear);
-                self.fix(Fix::Node(Slot { nid, at: BLOCKS }, u64::from(found).to_le_bytes().to_vec()));
-            }
-        }
-        self.lose_cleared(skipped);
+        let cleared = std::mem::take(&mut self.cleared);
+        self.conclude_block_counts(&cleared, &unclear, skipped);
+        self.lose_cleared(cleared, skipped);
         self.conclude_extents();
         self.conclude_sizes();
         let mut saved: Vec<(Ino, i64)> = self.saved.drain().filter(|(_, left)| *left != 0).collect();
@@ -376,8 +391,8 @@ impl Checker<'_> {
 
     /// Counts cleared addresses as lost blocks: those of an inode as far as its i_blocks counts blocks that were not found.
     /// An inode with a fact in `skipped` does not count them.
-    fn lose_cleared(&mut self, skipped: u16) {
-        for (ino, cleared) in std::mem::take(&mut self.cleared) {
+    fn lose_cleared(&mut self, all: FxHashMap<Ino, u32>, skipped: u16) {
+        for (ino, cleared) in all {
             let entry = self.table.find(ino.into()).filter(|entry| !self.table.has(*entry, skipped));
             // The number wraps if more were found, and cleared addresses are among them.
             let missing = entry.map(|entry| self.table.blocks_left(entry).wrapping_add(cleared));

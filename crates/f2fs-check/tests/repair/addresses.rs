@@ -4,6 +4,7 @@ use f2fs::{
     engine::{Caller, Engine, NewNode},
     units::{BlockAddr, Ino, SegNo},
 };
+use f2fs_check::Certainty;
 
 use crate::{
     ROOT,
@@ -138,4 +139,26 @@ fn an_address_stays_while_a_damaged_entry_of_the_sit_marks_an_old_block_of_its_p
     let byte = 2 + usize::from(offset) / 8;
     d.put_sit(segment, byte, &[d.block(block)[at + byte] | 0x80 >> (offset % 8)]);
     assert_eq!(faults_after_repair(&d, &paths), Vec::<String>::new());
+}
+
+/// Neither the addresses nor the SIT tell of the blocks; i_blocks does.
+#[test]
+fn addresses_that_are_gone_without_a_trace_are_a_loss() {
+    let d = sound();
+    let plain = d.ino("/plain");
+    let (first, lost) = (100, 50);
+    let inode = d.volume().inode(plain).unwrap();
+    for block in first..first + lost {
+        let (segment, offset) = d.position(d.data(plain, block));
+        let (addr, at) = d.sit_place(segment);
+        // The map of valid blocks follows two bytes of the entry; its first bit is the highest.
+        let map = at + 2 + usize::from(offset / 8);
+        let byte = d.block(addr)[map] & !(0x80 >> (offset % 8));
+        d.put(addr, map, &[byte]);
+    }
+    let at = inode.layout().addrs_at() + 4 * first as usize;
+    d.put_inode(plain, at, &vec![0; 4 * lost as usize]);
+    let plan = repair_of(&d.device);
+    assert_eq!(plan.certainty(), Certainty::Unclear, "{}", support::lines(&plan.report));
+    assert!(plan.losses.iter().any(|loss| loss.contains("50 blocks of files are lost")), "{:?}", plan.losses);
 }
