@@ -6,11 +6,11 @@ use block::Device;
 use f2fs::{
     engine::{Caller, Engine, NewNode, Options, SyncScope},
     format::{node::NodeFooter, sit::SegmentType},
-    units::{BlockAddr, Ino},
+    units::{BlockAddr, Ino, SegNo},
 };
 use f2fs_check::{
-    Kind,
-    repair::{Planned, plan},
+    Certainty, Kind,
+    repair::{Plan, Planned, plan},
 };
 
 mod support;
@@ -18,7 +18,7 @@ mod support;
 #[path = "support/volume.rs"]
 mod volume;
 
-use volume::{BLOCK, Damaged, NOW};
+use volume::{BLOCK, Damaged, NOW, contents};
 
 const ROOT: Ino = Ino(3);
 const FILES: usize = 9;
@@ -57,10 +57,15 @@ fn fsynced() -> (Damaged, Vec<(Ino, BlockAddr)>) {
     (d.at_last_checkpoint(), nodes)
 }
 
-/// Repairs a volume and returns the files that are there with their content.
-fn kept(d: &Damaged) -> (Vec<usize>, Vec<String>) {
+fn plan_of(d: &Damaged) -> Plan {
     let device: Arc<dyn Device> = d.device.clone();
     let Planned::Repair(plan) = plan(&device, NOW, &mut |_| {}).unwrap() else { panic!("a repair") };
+    plan
+}
+
+/// Repairs a volume and returns the files that are there with their content.
+fn kept(d: &Damaged) -> (Vec<usize>, Vec<String>) {
+    let plan = plan_of(d);
     plan.apply(&*d.device).unwrap();
     let report = support::report(d.device.clone());
     assert!(report.is_clean(), "{}", support::lines(&report));
@@ -150,6 +155,38 @@ fn an_impossible_address_in_the_chain_costs_one_block() {
     let volume = f2fs::OpenOptions::new().open(d.device.clone()).unwrap();
     let content = volume.read(format!("/{}", path(3))).unwrap();
     assert!(content == [[3; BLOCK], [0; BLOCK], [3; BLOCK]].concat(), "its other blocks are there");
+}
+
+#[test]
+fn damage_that_roll_forward_brings_is_told() {
+    const ADVISE: usize = 2;
+    const ENCRYPT: u8 = 4;
+    let (d, nodes) = fsynced();
+    // A wrong count, so that there is something to repair.
+    d.put_inode(d.ino("/far"), 12, &9u32.to_le_bytes());
+    // The mark of an encrypted file, in a node of the chain.
+    let (ino, addr) = nodes[3];
+    d.put(addr, ADVISE, &[d.block(addr)[ADVISE] | ENCRYPT]);
+    d.seal_at(ino, addr);
+    let told: Vec<Kind> = plan_of(&d).uncovered.iter().map(|finding| finding.kind).collect();
+    assert_eq!(told, [Kind::Encryption]);
+    keeps_all(&d, "the mark of an encrypted file");
+}
+
+#[test]
+fn an_address_in_a_segment_that_roll_forward_opens_gives_way_to_the_right_one() {
+    let (sound, _) = fsynced();
+    let before = contents(&sound.device);
+    let geometry = *sound.volume().geometry();
+    let is_free = |segment: &SegNo| sound.sit(*segment).valid_blocks == 0 && !sound.is_log(*segment);
+    for segment in (0..geometry.segments).map(SegNo).filter(is_free).take(8) {
+        let (d, _) = fsynced();
+        let node = d.child(d.ino("/big"), 0);
+        d.put_node(node, 4 * 20, &geometry.block(segment, 300).0.to_le_bytes());
+        assert_eq!(plan_of(&d).certainty(), Certainty::Certain, "{segment}");
+        assert_eq!(keeps_all(&d, "an address of a free block"), Vec::<String>::new(), "{segment}");
+        assert!(contents(&d.device) == before, "the file with the address is as before, {segment}");
+    }
 }
 
 /// The last block of the pack that counts.

@@ -328,7 +328,10 @@ impl Planning<'_> {
         let (mut report, mut segments) = match before.is_empty() {
             true => (first.clone(), segments),
             false => match examine(start.clone(), self.progress)? {
-                (report, Some(segments)) => (report, segments),
+                (report, Some(segments)) => {
+                    self.note(first, &report);
+                    (report, segments)
+                }
                 (report, None) => {
                     let reason =
                         "the volume cannot be read after roll-forward, or with the restored checkpoint";
@@ -451,14 +454,17 @@ impl Planning<'_> {
         }
     }
 
-    /// Notes the findings that the first check did not have.
+    /// Notes the findings that the first check did not have, or that have another repair now or a less certain one.
     fn note(&mut self, first: &Report, next: &Report) {
         for finding in next.findings().iter().filter(|finding| finding.kind.severity() == Severity::Error) {
-            let is_known =
-                first.findings().iter().any(|known| known.kind == finding.kind && known.at == finding.at);
-            if !is_known {
+            let is_told = |known: &Finding| {
+                (known.kind, known.at, &known.repair) == (finding.kind, finding.at, &finding.repair)
+                    && known.certainty <= finding.certainty
+            };
+            if !first.findings().iter().any(is_told) {
                 let key = (finding.kind, finding.at.to_string());
-                self.uncovered.entry(key).or_insert_with(|| finding.clone());
+                let noted = self.uncovered.entry(key).or_insert_with(|| finding.clone());
+                noted.certainty = noted.certainty.min(finding.certainty);
             }
         }
     }
