@@ -13,7 +13,9 @@ use f2fs::{
     units::{Ino, Nid},
 };
 
-use crate::{Fix, Kind, Loss, Slot, checker::Checker, encryption::Attribute, inodes::has_map, table::fact};
+use crate::{
+    Finding, Fix, Kind, Loss, Slot, checker::Checker, encryption::Attribute, inodes::has_map, table::fact,
+};
 
 /// Bytes of the numbers at the begin of a footer, which three structures tell.
 const FOOTER_NUMBERS: usize = 8;
@@ -57,7 +59,8 @@ impl Checker<'_> {
             self.lose(Loss::Xattrs);
             self.clear_xattrs(inode, node, stream, end);
         } else if end > HEADER_BYTES && stream[..4] == [0; 4] {
-            self.add(Kind::XattrInvalid, at, "the header before the entries is zero");
+            let finding = Finding::new(Kind::XattrInvalid, at, "the header before the entries is zero");
+            self.report.add(finding.repaired_by("restore the header"));
             self.put_xattrs(inode, node, 0, &xattr::header());
         } else if stream.iter().all(|byte| *byte == 0) && self.had_xattrs(inode) {
             self.lose(Loss::Xattrs);
