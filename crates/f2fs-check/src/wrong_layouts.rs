@@ -193,5 +193,7 @@ fn has_extra(inode: &NodeBlock, size: usize) -> bool {
 /// Returns true if an area has the header of xattrs and an entry.
 fn begins_with_xattrs(area: &[u8]) -> bool {
     let entries = xattr::entries(area, Place::Volume);
-    entries.is_ok_and(|mut entries| entries.next().is_some_and(|first| first.is_ok()))
+    // Without its header, an area would begin anywhere.
+    area.starts_with(&xattr::MAGIC.to_le_bytes())
+        && entries.is_ok_and(|mut entries| entries.next().is_some_and(|first| first.is_ok()))
 }

@@ -98,7 +98,7 @@ fn a_lost_mark_of_inline_xattrs_hides_none() {
 #[test]
 fn a_wrong_size_of_inline_xattrs_hides_none_and_moves_no_block() {
     for path in ["/big", "/ten", "/small"] {
-        for bits in [0x01, 0x04, 0x10] {
+        for bits in [0x01, 0x02, 0x04, 0x10] {
             assert_restored("extra_attr,flexible_inline_xattr", path, XATTR_WORDS, bits);
         }
     }

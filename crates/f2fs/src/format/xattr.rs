@@ -8,7 +8,7 @@
 use crate::{Error, Place, Result};
 
 /// First word of the header.
-const MAGIC: u32 = 0xF2F5_2011;
+pub const MAGIC: u32 = 0xF2F5_2011;
 /// Bytes of the header: magic, reference count (1), four unused words.
 pub const HEADER_BYTES: usize = 24;
 /// Bytes of an entry before its name: index, length of the name, length of the value.
