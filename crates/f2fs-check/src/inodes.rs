@@ -144,8 +144,8 @@ impl Checker<'_> {
     /// Has a bit corrected with which the checksum of an inode is right. Returns true if there is one; the next check reads
     /// the rest.
     fn corrects_bit(&mut self, nid: Nid, entry: Entry, at: Place, bytes: &[u8]) -> bool {
-        let corrected =
-            with_other_bit(self.format, bytes).filter(|_| self.format.features.has(Features::INODE_CHECKSUM));
+        let has_checksums = self.format.features.has(Features::INODE_CHECKSUM);
+        let corrected = has_checksums.then(|| with_other_bit(self.format, bytes)).flatten();
         let Some((corrected, byte)) = corrected else { return false };
         let (Ok(inode), None) = parse_node(self.format, &corrected, nid, BlockAddr::NULL) else {
             return false;
@@ -205,14 +205,19 @@ impl Checker<'_> {
 
     /// Returns the first address of an inode, at a byte, if its block is in use and its summary names the inode.
     pub fn own_first_block(&mut self, nid: Nid, bytes: &[u8], at: usize) -> Option<BlockAddr> {
-        let word = bytes.get(at..at + 4)?.try_into().expect("four bytes");
-        let addr = BlockAddr(u32::from_le_bytes(word));
-        if !self.segments.is_marked(addr) {
+        let (addr, index) = self.own_address(nid, bytes, at)?;
+        (index == 0 && self.segments.is_marked(addr)).then_some(addr)
+    }
+
+    /// Returns the word at a byte of an inode as an address, with its index by the summary, if that names the inode.
+    pub fn own_address(&mut self, nid: Nid, bytes: &[u8], at: usize) -> Option<(BlockAddr, usize)> {
+        let addr = address_at(bytes, at);
+        if !self.geometry.in_main(addr) {
             return None;
         }
         let owned = self.summaries.owner(&self.io, addr)?;
-        let is_own = owned.content == Content::Data && (owned.owner.nid, owned.owner.offset) == (nid, 0);
-        is_own.then_some(addr)
+        let is_own = owned.content == Content::Data && owned.owner.nid == nid;
+        is_own.then_some((addr, usize::from(owned.owner.offset)))
     }
 
     /// Checks the address that inline content leaves free: the content moves there when it outgrows the inode.
@@ -279,6 +284,12 @@ impl Checker<'_> {
         self.last_inode = Some(inode.clone());
         Some(inode)
     }
+}
+
+/// Returns the word at a byte of an inode as an address; outside the block there is none.
+pub fn address_at(bytes: &[u8], at: usize) -> BlockAddr {
+    let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+    word.map_or(BlockAddr::NULL, |word| BlockAddr(u32::from_le_bytes(word)))
 }
 
 /// Returns true if blocks may lie past the end of a file.

@@ -19,8 +19,7 @@ use f2fs::{
 use crate::{
     Finding, Fix, Kind, Slot,
     checker::Checker,
-    inodes::{EXTRA, INLINE, has_map},
-    segments::Content,
+    inodes::{EXTRA, INLINE, address_at, has_map},
 };
 
 /// Byte offset of i_inline_xattr_size.
@@ -87,13 +86,8 @@ impl Checker<'_> {
 
     /// The byte of an inode at which its addresses begin, if the word at a byte is one of them by its summary.
     fn start_by(&mut self, inode: &NodeBlock, at: usize) -> Option<usize> {
-        let addr = address(inode, at);
-        if !self.geometry.in_main(addr) {
-            return None;
-        }
-        let owned = self.summaries.owner(&self.io, addr)?;
-        let is_own = owned.content == Content::Data && owned.owner.nid == Nid::from(inode.ino());
-        is_own.then(|| at.checked_sub(4 * usize::from(owned.owner.offset)))?
+        let (_, index) = self.own_address(inode.nid(), inode.bytes(), at)?;
+        at.checked_sub(4 * index)
     }
 
     /// Returns true if extra attributes of this size are those of Linux, or of the root directory.
@@ -106,8 +100,8 @@ impl Checker<'_> {
     /// address outside the main area.
     fn with_unmarked_extra(&mut self, inode: &NodeBlock) -> Option<Restored> {
         let lacks = self.format.features.has(Features::EXTRA_ATTR) && !inode.has_inline(inline::EXTRA_ATTR);
-        let size = (address(inode, EXTRA).0 & 0xFFFF) as usize;
-        if !lacks || size == 0 || self.geometry.in_main(address(inode, EXTRA)) {
+        let size = (address_at(inode.bytes(), EXTRA).0 & 0xFFFF) as usize;
+        if !lacks || size == 0 || self.geometry.in_main(address_at(inode.bytes(), EXTRA)) {
             return None;
         }
         let known =
@@ -125,7 +119,9 @@ impl Checker<'_> {
         let is_free = |from: usize| match inode.has_inline(inline::DATA) {
             // Content may contain anything.
             true => inode.layout().inline_range().start as u64 + inode.head().size.get() <= from as u64,
-            false => from >= stored || has_map(inode) && !self.geometry.in_main(address(inode, from)),
+            false => {
+                from >= stored || has_map(inode) && !self.geometry.in_main(address_at(inode.bytes(), from))
+            }
         };
         let has_xattrs =
             |from: usize| from < end && is_free(from) && begins_with_xattrs(&inode.bytes()[from..end]);
@@ -163,8 +159,8 @@ impl Checker<'_> {
             && content.iter().any(|byte| *byte != 0)
             && rest.iter().all(|byte| *byte == 0)
             && (0..5).all(|child| inode.child(child) == Nid::NULL);
-        let words = (EXTRA..inode.layout().inline_range().end).step_by(4);
-        if !fits || words.into_iter().any(|at| self.start_by(inode, at).is_some()) {
+        let mut words = (EXTRA..inode.layout().inline_range().end).step_by(4);
+        if !fits || words.any(|at| self.start_by(inode, at).is_some()) {
             return None;
         }
         let known = format!("it has no blocks, and content of {size} bytes in the place of addresses");
@@ -177,12 +173,6 @@ impl Restored {
         let bytes = vec![inode.head().inline | marks];
         Restored { known, repair: "set the mark", at: INLINE, bytes }
     }
-}
-
-/// The word at a byte of an inode, as an address.
-fn address(inode: &NodeBlock, at: usize) -> BlockAddr {
-    let word = inode.bytes().get(at..at + 4).and_then(|word| word.try_into().ok());
-    BlockAddr(word.map_or(0, u32::from_le_bytes))
 }
 
 /// Returns true if an inode has extra attributes of this size, whatever its marks are.

@@ -244,21 +244,18 @@ fn damaged<'w>(
 
 /// Removes a quarter of the top directories of a tree from a volume. Returns names and content of their files.
 fn remove(removal: Removal, flashkit: &Path, image: &Path, tree: &Path) -> Result<HashSet<(String, Hash)>> {
-    let mut tops: Vec<_> = match removal {
-        Removal::None => return Ok(HashSet::new()),
-        Removal::Flashkit | Removal::Linux => fs::read_dir(tree)?,
+    if removal == Removal::None {
+        return Ok(HashSet::new());
     }
-    .map(|entry| Ok(entry?.file_name()))
-    .collect::<Result<_>>()?;
+    let mut tops: Vec<_> = fs::read_dir(tree)?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
     tops.sort();
     tops.truncate((tops.len() / 4).max(1));
-    match removal {
-        Removal::Linux => remove_by_linux(image, tree, &tops)?,
-        _ => {
-            for top in &tops {
-                let target = [image.as_os_str(), ":/".as_ref(), top].join("".as_ref());
-                workspace::run(Command::new(flashkit).args(["rm", "-r"]).arg(target))?;
-            }
+    if removal == Removal::Linux {
+        remove_by_linux(image, tree, &tops)?;
+    } else {
+        for top in &tops {
+            let target = [image.as_os_str(), ":/".as_ref(), top].join("".as_ref());
+            workspace::run(Command::new(flashkit).args(["rm", "-r"]).arg(target))?;
         }
     }
     let mut removed = HashSet::new();

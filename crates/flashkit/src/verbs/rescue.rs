@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["list", "json", "manifest"])]
     timeline: bool,
     /// Rescue removed files, at their former places, instead of those that are there; where the device took discards,
-    /// their content is gone
+    /// their content is gone.
     #[arg(long)]
     deleted: bool,
     /// Rescue the tree of an older checkpoint, as far as it has not been overwritten; `info` prints the
