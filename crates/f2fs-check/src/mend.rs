@@ -7,12 +7,14 @@ use f2fs::{
         node::{NodeBlock, NodeFooter, NodeFormat},
         node_path::NodePath,
         superblock::Features,
+        xattr,
     },
     units::{BlockAddr, Ino, Nid},
 };
 use zerocopy::FromBytes;
 
 use crate::{
+    areas::begins_with_dot,
     inodes::{ALGORITHM, EXTRA},
     reader::parse_node,
 };
@@ -118,11 +120,8 @@ fn mend_extra(bytes: &mut [u8], format: NodeFormat, _: Option<FileType>) {
         let whole = u16::try_from(EXTRA_BYTES_MAX).expect("a few dozen bytes");
         bytes[EXTRA..EXTRA + 2].copy_from_slice(&whole.to_le_bytes());
     }
-    let words = u16::from_le_bytes([bytes[INLINE_XATTR], bytes[INLINE_XATTR + 1]]);
-    let is_possible = words == 0 || (6..=INLINE_XATTR_WORDS as u16 * 4).contains(&words);
-    if format.features.has(Features::FLEXIBLE_INLINE_XATTR) && !is_possible {
-        let usual = INLINE_XATTR_WORDS as u16;
-        bytes[INLINE_XATTR..INLINE_XATTR + 2].copy_from_slice(&usual.to_le_bytes());
+    if format.features.has(Features::FLEXIBLE_INLINE_XATTR) {
+        mend_xattr_words(bytes, format);
     }
     let saved = u64::from_le_bytes(bytes[SAVED..SAVED + 8].try_into().expect("eight bytes"));
     if is_compressed && saved >= blocks {
@@ -134,6 +133,44 @@ fn mend_extra(bytes: &mut [u8], format: NodeFormat, _: Option<FileType>) {
         let flags = self::head(bytes).flags.get() & !flag::COMPRESS;
         self::head(bytes).flags.set(flags);
     }
+}
+
+/// Size of the inline xattrs. An inode without any has a size of 0; if it is marked to have some, either is wrong.
+fn mend_xattr_words(bytes: &mut [u8], format: NodeFormat) {
+    let words = u16::from_le_bytes([bytes[INLINE_XATTR], bytes[INLINE_XATTR + 1]]);
+    let is_marked = head(bytes).inline & inline::XATTR != 0;
+    if words == 0 && !is_marked || (6..=INLINE_XATTR_WORDS as u16 * 4).contains(&words) {
+        return;
+    }
+    if words == 0 && !has_usual_xattrs(bytes, format) {
+        head(bytes).inline &= !inline::XATTR;
+        return;
+    }
+    put_xattr_words(bytes, INLINE_XATTR_WORDS as u16);
+}
+
+fn put_xattr_words(bytes: &mut [u8], words: u16) {
+    bytes[INLINE_XATTR..INLINE_XATTR + 2].copy_from_slice(&words.to_le_bytes());
+}
+
+/// Returns true if the usual area of inline xattrs has some, or is empty, so that it has no content. The names in an inline
+/// directory have another place with each size of the area.
+fn has_usual_xattrs(bytes: &mut [u8], format: NodeFormat) -> bool {
+    let end = format.block_size.inode_nids_at();
+    let area = &bytes[end - 4 * INLINE_XATTR_WORDS..end];
+    if area.starts_with(&xattr::MAGIC.to_le_bytes()) {
+        return true;
+    }
+    // Further xattrs follow those in the inode.
+    let is_empty = area.iter().all(|byte| *byte == 0) && head(bytes).xattr_nid.get() == 0;
+    if !is_empty || head(bytes).inline & inline::DENTRY == 0 {
+        return is_empty;
+    }
+    let mut copy = bytes.to_vec();
+    put_xattr_words(&mut copy, INLINE_XATTR_WORDS as u16);
+    let ino = NodeFooter::of(bytes).ino;
+    let (inode, _) = parse_node(format, &copy, ino.into(), BlockAddr::NULL);
+    inode.is_ok_and(|inode| begins_with_dot(inode.inline_area(), ino))
 }
 
 /// Inline content, which must fit the kind. An inode with it has at most one further block, for attributes.

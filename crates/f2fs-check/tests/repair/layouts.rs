@@ -5,12 +5,15 @@ use std::sync::Arc;
 use block::{MemoryDevice, Rng};
 use f2fs::{
     engine::{Caller, Engine, NewNode, Options, XattrMode},
-    format::inode::inline,
+    format::{
+        inode::{INLINE_XATTR_WORDS, inline},
+        superblock::Features,
+    },
 };
 
 use crate::{
     Planned, ROOT, planned, repair_of, support,
-    volume::{BLOCK, Damaged},
+    volume::{BLOCK, Damaged, NOW},
 };
 
 const INLINE: usize = 3;
@@ -33,6 +36,7 @@ fn fill(volume: &mut Engine) -> f2fs::Result<()> {
     volume.begin(Caller::ADMIN).symlink(ROOT, b"link", &target, &NewNode::new(0o120_777))?;
     let dir = volume.begin(Caller::ADMIN).create(ROOT, b"dir", &NewNode::new(0o040_755))?;
     volume.begin(Caller::ADMIN).set_xattr(dir, b"user.dir", b"value", XattrMode::Set)?;
+    volume.begin(Caller::ADMIN).create(ROOT, b"pipe", &NewNode::new(0o010_640))?;
     volume.begin(Caller::ADMIN).create(dir, b"inside", &file).map(drop)
 }
 
@@ -51,15 +55,19 @@ fn all(device: &Arc<MemoryDevice>) -> Vec<String> {
 
 /// Changes bits in a byte of an inode, whose checksum stays right, and expects all to come back without a loss.
 fn assert_restored(features: &str, path: &str, at: usize, bits: u8) {
-    let d = sound(features);
+    assert_restored_on(sound(features), path, at, bits);
+}
+
+fn assert_restored_on(d: Damaged, path: &str, at: usize, bits: u8) {
+    let features = d.volume().superblock().features;
     let before = all(&d.device);
     let ino = d.ino(path);
     let byte = d.block(d.addr(ino.into()))[at] ^ bits;
     d.put_node(ino.into(), at, &[byte]);
-    if features.contains("inode_checksum") {
+    if features.has(Features::INODE_CHECKSUM) {
         d.seal(ino);
     }
-    let case = format!("{features} {path}: byte {at} is {byte:#x}");
+    let case = format!("{features:?} {path}: byte {at} is {byte:#x}");
     let plan = repair_of(&d.device);
     assert_eq!(plan.losses, [""; 0], "{case}");
     plan.apply(&*d.device).unwrap();
@@ -101,6 +109,32 @@ fn a_wrong_size_of_inline_xattrs_hides_none_and_moves_no_block() {
         for bits in [0x01, 0x02, 0x04, 0x10] {
             assert_restored("extra_attr,flexible_inline_xattr", path, XATTR_WORDS, bits);
         }
+    }
+}
+
+#[test]
+fn a_size_of_inline_xattrs_that_is_zero_loses_no_file() {
+    for path in ["/big", "/ten", "/small", "/plain", "/link", "/pipe", "/dir", "/"] {
+        for features in
+            ["extra_attr,flexible_inline_xattr", "extra_attr,inode_checksum,flexible_inline_xattr"]
+        {
+            assert_restored(features, path, XATTR_WORDS, INLINE_XATTR_WORDS as u8);
+        }
+    }
+}
+
+/// The addresses and names of such inodes take the place of the xattrs.
+#[test]
+fn a_mark_of_inline_xattrs_in_an_inode_without_space_for_them_moves_no_content() {
+    let sound = Damaged::filled(128 << 20, "extra_attr,flexible_inline_xattr", |_| Ok(()));
+    let options = Options { inline_xattr: false, ..Options::new(|| NOW) };
+    let mut volume = Engine::open(sound.device.clone(), options).unwrap();
+    fill(&mut volume).unwrap();
+    volume.unmount().unwrap();
+    drop(volume);
+    let sound = Damaged::copy_of(&sound.device);
+    for path in ["/big", "/ten", "/plain", "/link", "/pipe", "/dir"] {
+        assert_restored_on(Damaged::copy_of(&sound.device), path, INLINE, inline::XATTR);
     }
 }
 
