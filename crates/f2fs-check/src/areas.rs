@@ -59,7 +59,7 @@ fn edited(held: Held, old: &[u8], new: &[u8]) -> Option<Fix> {
 
 impl Checker<'_> {
     /// Places of all areas of a directory.
-    fn areas_of(&mut self, inode: &Arc<NodeBlock>) -> Vec<Held> {
+    pub fn areas_of(&mut self, inode: &Arc<NodeBlock>) -> Vec<Held> {
         if inode.has_inline(inline::DENTRY) {
             return vec![Held::of_inline(inode)];
         }

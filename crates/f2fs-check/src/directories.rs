@@ -140,7 +140,7 @@ impl Checker<'_> {
         let mut walk = Walk {
             number,
             ino,
-            naming: Naming::of(inode),
+            naming: self.naming_of(inode),
             dir_level: inode.head().dir_level,
             depth: depth.min(dir_hash::DEPTH_MAX),
             is_inline: inode.has_inline(inline::DENTRY),

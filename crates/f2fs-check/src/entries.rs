@@ -7,6 +7,7 @@ use f2fs::{
         dentry::{Dentries, Dentry, SlotUse, slots_for},
         dir_hash,
         inode::advise,
+        superblock::Features,
     },
     units::Ino,
 };
@@ -263,7 +264,12 @@ impl Checker<'_> {
         if right != entry.hash {
             let shown = walk.naming.shown(entry.name);
             let known = format!("{shown} has hash {:#010x}, must be {right:#010x}", entry.hash);
-            let certainty = if is_known { Certainty::Certain } else { Certainty::Unclear };
+            // The flag of the directory may be wrong, and not the hash.
+            let is_refolded = self.format.features.has(Features::CASEFOLD)
+                && !walk.naming.is_encrypted()
+                && walk.naming.refolded().hash(entry.name, !entry.hash) == entry.hash;
+            let is_certain = is_known && !is_refolded;
+            let certainty = if is_certain { Certainty::Certain } else { Certainty::Unclear };
             self.report.add(Finding::new(Kind::DentryHash, at, known).with_certainty(certainty));
         }
         if !is_known {

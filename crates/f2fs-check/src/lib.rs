@@ -22,6 +22,7 @@ mod adopt;
 mod areas;
 mod bitmap;
 mod blank_areas;
+mod case_folding;
 mod chain;
 mod checker;
 mod ciphertext;

@@ -77,6 +77,16 @@ impl Naming {
         }
     }
 
+    /// The naming of the directory with the other value of its flag.
+    pub fn refolded(self) -> Naming {
+        match self {
+            Naming::Plain => Naming::Folded,
+            Naming::Folded => Naming::Plain,
+            Naming::Encrypted => Naming::EncryptedFolded,
+            Naming::EncryptedFolded => Naming::Encrypted,
+        }
+    }
+
     /// Returns true for the namings of encrypted directories.
     pub fn is_encrypted(self) -> bool {
         matches!(self, Naming::Encrypted | Naming::EncryptedFolded)

@@ -13,7 +13,7 @@ use f2fs::{
     units::{BlockAddr, Ino, Nid},
 };
 
-use f2fs_check::repair::Planned;
+use f2fs_check::{Certainty, repair::Planned};
 
 use crate::{
     ROOT, le, planned, repair_of, support,
@@ -204,6 +204,20 @@ fn the_names_of_an_encrypted_directory_whose_hashes_are_damaged_move_to_their_bu
         let (first, second) = (d.block(one), d.block(two));
         d.put(one, 0, &second);
         d.put(two, 0, &first);
+        let (differing, text) = differing(&d, &paths);
+        assert!(differing.is_empty(), "{differing:#?}\n{text}");
+    }
+}
+
+/// The inodes carry the hashes of their names.
+#[test]
+fn a_wrong_flag_of_case_folding_of_an_encrypted_directory_is_restored() {
+    for flags in [0, flag::CASEFOLD] {
+        let d = filled("encrypt,casefold", |volume| fill(volume, flags));
+        let (paths, secret) = (contents(&d), d.ino("/secret"));
+        let wrong = d.volume().inode(secret).unwrap().head().flags.get() ^ flag::CASEFOLD;
+        d.put_node(secret.into(), 80, &wrong.to_le_bytes());
+        assert_eq!(repair_of(&d.device).certainty(), Certainty::Certain);
         let (differing, text) = differing(&d, &paths);
         assert!(differing.is_empty(), "{differing:#?}\n{text}");
     }

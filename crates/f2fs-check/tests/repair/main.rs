@@ -15,6 +15,7 @@ use f2fs_check::{
 };
 
 mod addresses;
+mod case_folding;
 mod directories;
 mod encrypted;
 #[path = "../support/kept.rs"]
