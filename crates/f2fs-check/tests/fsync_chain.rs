@@ -128,6 +128,32 @@ fn wrong_entries_of_the_sit_cost_no_fsync() {
     }
 }
 
+/// Bytes of the entries of the NAT journal and of the SIT journal.
+const JOURNAL_ENTRIES: [usize; 2] = [13, 78];
+
+#[test]
+fn entries_of_the_journals_that_are_none_cost_no_fsync() {
+    for (journal, width) in JOURNAL_ENTRIES.into_iter().enumerate() {
+        for (damage, key) in [("key 0", 0u32), ("a key past the table", u32::MAX), ("a count", 0)] {
+            if journal == 1 && damage == "key 0" {
+                // There is a segment 0.
+                continue;
+            }
+            let (d, _) = fsynced();
+            let (block, at) = d.journals()[journal];
+            let stored = d.block(block);
+            let count = u16::from_le_bytes([stored[at], stored[at + 1]]);
+            assert!(count > 0, "the journal has entries");
+            match damage {
+                "a count" => d.put(block, at, &(count + 200).to_le_bytes()),
+                _ => d.put(block, at + 2 + usize::from(count - 1) * width, &key.to_le_bytes()),
+            }
+            let losses = keeps_all(&d, damage);
+            assert!(losses.is_empty(), "journal {journal}, {damage}: {losses:?}");
+        }
+    }
+}
+
 #[test]
 fn an_impossible_address_of_the_root_costs_no_fsync() {
     let (d, _) = fsynced();

@@ -117,12 +117,9 @@ impl Correction {
         };
         let mut entries: BTreeMap<u32, Vec<u8>> = fixes.iter().filter_map(entry).collect();
         let [journal, _] = self.journals();
-        self.put_in_journal(
-            journal,
-            nat::ENTRY_BYTES,
-            self.tables.geometry.summary.nat_journal_entries(),
-            &mut entries,
-        )?;
+        let journaled = self.tables.pack.nat_journal.iter();
+        let journaled = journaled.map(|(nid, entry)| (nid.0, entry.to_bytes().to_vec()));
+        self.put_journal(journal, journaled, &mut entries)?;
         let place = |nid: u32| nat::position(Nid(nid), size);
         let addr = |index| self.tables.geometry.nat_block(index, self.tables.nat_copy(index));
         let stored = |index| self.tables.nat_block(index);
@@ -139,12 +136,9 @@ impl Correction {
             }
         }
         let [_, journal] = self.journals();
-        self.put_in_journal(
-            journal,
-            sit::ENTRY_BYTES,
-            self.tables.geometry.summary.sit_journal_entries(),
-            &mut entries,
-        )?;
+        let journaled = self.tables.pack.sit_journal.iter();
+        let journaled = journaled.map(|(segment, bytes)| (segment.0, bytes.to_vec()));
+        self.put_journal(journal, journaled, &mut entries)?;
         let place = |segment: u32| sit::position(SegNo(segment), self.tables.geometry.block_size);
         let addr = |index| self.tables.geometry.sit_block(index, self.tables.sit_copy(index));
         let stored = |index| self.tables.sit_block(index);
@@ -230,33 +224,35 @@ impl Correction {
         }
     }
 
-    /// Sets those entries that a journal has, and takes them out of `entries`. An entry of a journal is its key, and `width`
-    /// bytes.
-    fn put_in_journal(
+    /// Writes a journal anew, without entries that are none: an impossible key or count is refused by the engine, with all
+    /// other entries. Takes those of `entries` that the journal has into it. `stored` are its usable entries, of which the
+    /// last one of a key counts.
+    fn put_journal(
         &self,
         (addr, at): (BlockAddr, usize),
-        width: usize,
-        entries_max: usize,
+        stored: impl Iterator<Item = (u32, Vec<u8>)>,
         entries: &mut BTreeMap<u32, Vec<u8>>,
     ) -> Result<()> {
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let place = Place::Checkpoint(self.tables.pack.number);
-        let mut block = self.io.read_block(addr, place)?;
-        let count = usize::from(u16::from_le_bytes([block[at], block[at + 1]]));
-        let mut found = HashSet::new();
-        for entry in block[at + 2..].chunks_exact_mut(4 + width).take(count.min(entries_max)) {
-            let key = u32::from_le_bytes(entry[..4].try_into().expect("four bytes"));
-            if let Some(bytes) = entries.get(&key) {
-                entry[4..].copy_from_slice(bytes);
-                found.insert(key);
+        let mut journal: BTreeMap<u32, Vec<u8>> = stored.collect();
+        for (key, bytes) in &mut journal {
+            if let Some(right) = entries.remove(key) {
+                *bytes = right;
             }
         }
-        entries.retain(|key, _| !found.contains(key));
-        if found.is_empty() {
+        let count = u16::try_from(journal.len()).expect("a journal has at most a few hundred entries");
+        let mut new = count.to_le_bytes().to_vec();
+        for (key, bytes) in journal {
+            new.extend_from_slice(&key.to_le_bytes());
+            new.extend_from_slice(&bytes);
+        }
+        new.resize(self.tables.geometry.summary.journal_bytes(), 0);
+        let place = Place::Checkpoint(self.tables.pack.number);
+        let mut block = self.io.read_block(addr, place)?;
+        let area = &mut block[at..at + new.len()];
+        if area == new {
             return Ok(());
         }
+        area.copy_from_slice(&new);
         self.io.write(addr, place, &block)
     }
 
