@@ -7,7 +7,7 @@ use f2fs::format::inode::inline;
 use crate::{
     judge::{Judge, Verdict},
     nodes::Inode,
-    pieces::{Piece, Pieces},
+    pieces::Pieces,
     versions::fact,
 };
 
@@ -80,6 +80,11 @@ pub struct Certainty {
     pub reused: u64,
     /// Blocks whose addresses are lost with a node.
     pub unmapped: u64,
+    /// Blocks that the inode counts and that no node maps: they are missing from the content, and nothing tells where.
+    pub uncharted: u64,
+    /// True if the nodes map blocks past the size in the inode, and nothing explains them: the content is given up to the end
+    /// of the last one.
+    pub has_bad_size: bool,
     /// Blocks past the end of the image.
     pub missing: u64,
     /// Blocks that cannot be read.
@@ -113,13 +118,13 @@ impl Certainty {
             contradicted: 0,
             reused: 0,
             unmapped: 0,
+            uncharted: pieces.uncharted,
+            has_bad_size: pieces.size != inode.node.head().size.get(),
             missing: 0,
             unreadable: 0,
         };
         for piece in &pieces.all {
-            if let Piece::Lost { blocks } = piece {
-                certainty.unmapped += blocks.end - blocks.start;
-            }
+            certainty.unmapped += piece.lost_blocks();
             piece.for_each_addr(|addr, nid, index| {
                 let count = match judge.verdict(inode, addr, nid, index) {
                     Verdict::Agreeing => &mut certainty.agreeing,
@@ -138,7 +143,7 @@ impl Certainty {
     /// Blocks that are lost.
     #[must_use]
     pub fn lost_blocks(&self) -> u64 {
-        self.reused + self.unmapped + self.missing + self.unreadable
+        self.reused + self.unmapped + self.uncharted + self.missing + self.unreadable
     }
 
     /// Returns the grade.
@@ -151,7 +156,7 @@ impl Certainty {
             _ if self.has_bad_checksum || self.contradicted > 0 || self.choice == Choice::Older => {
                 Grade::Doubtful
             }
-            _ if self.outdated_nodes > 0 => Grade::Doubtful,
+            _ if self.outdated_nodes > 0 || self.has_bad_size => Grade::Doubtful,
             _ if self.unproven + self.unproven_nodes > 0 || self.choice != Choice::Confirmed => Grade::Likely,
             _ => Grade::Whole,
         }
@@ -170,6 +175,9 @@ impl fmt::Display for Certainty {
         if self.has_bad_checksum {
             f.write_str(", checksum wrong")?;
         }
+        if self.has_bad_size {
+            f.write_str(", size too small for the blocks")?;
+        }
         if self.is_inline {
             f.write_str(", content in the inode")?;
         }
@@ -186,6 +194,7 @@ impl fmt::Display for Certainty {
             (self.contradicted, "of which the summary says otherwise"),
             (self.reused, "reused"),
             (self.unmapped, "lost with a node"),
+            (self.uncharted, "counted that no node maps"),
             (self.missing, "past the end of the image"),
             (self.unreadable, "unreadable"),
         ];

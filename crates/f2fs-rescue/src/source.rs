@@ -11,7 +11,7 @@ use f2fs_tree::{Entry, Kind, Metadata, PathId, PathTree, Run, Source, Xattr};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    Selection,
+    Certainty, Selection,
     content::Content,
     nodes::Inode,
     pieces::{self, Piece},
@@ -119,7 +119,9 @@ impl<'a> RescueSource<'a> {
             FileType::Socket => Kind::Socket,
             FileType::Regular => self.file(&found, inode, pieces)?,
         };
-        self.losses.extend(damage.into_iter().map(|error| Error::lost(&found.path, error)));
+        let contradictions = found.certainty.map(|certainty| contradictions(&certainty, &found));
+        let damage = damage.into_iter().chain(contradictions.into_iter().flatten());
+        self.losses.extend(damage.map(|error| Error::lost(&found.path, error)));
         if is_shared {
             self.links.insert(version, self.paths.insert(&found.path));
             self.first_of = Some(version);
@@ -153,6 +155,27 @@ impl<'a> RescueSource<'a> {
         self.open = Some(OpenFile { path: found.path.clone(), inode, pieces, inline, cluster: None });
         Ok(Kind::File { size: found.size, data: Some(merged(data)) })
     }
+}
+
+/// Errors for content whose amount the inode and its nodes tell differently.
+fn contradictions(certainty: &Certainty, found: &Found) -> Vec<Error> {
+    let place = Place::Inode(found.ino.unwrap_or_default());
+    let mut errors = Vec::new();
+    if certainty.uncharted > 0 {
+        let what = format!(
+            "{} of the blocks that it counts are in no node; they are missing from the content, where they may be holes",
+            certainty.uncharted
+        );
+        errors.push(Error::corrupt(place, what));
+    }
+    if certainty.has_bad_size {
+        let what = format!(
+            "its size is smaller than the blocks that it has; the content is given up to the end of the last one, byte {}",
+            found.size
+        );
+        errors.push(Error::corrupt(place, what));
+    }
+    errors
 }
 
 /// Merges ranges that follow each other.

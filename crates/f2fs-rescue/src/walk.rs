@@ -157,8 +157,8 @@ pub(crate) struct Walk<'a> {
     lost: Vec<u32>,
     /// Directories whose path would be too long.
     deferred: Vec<u32>,
-    /// Certainties of long files, by the addresses of the versions of their inodes.
-    judged: FxHashMap<BlockAddr, Certainty>,
+    /// Certainties and sizes of long files, by the addresses of the versions of their inodes.
+    judged: FxHashMap<BlockAddr, (Certainty, u64)>,
 }
 
 impl<'a> Walk<'a> {
@@ -268,9 +268,10 @@ impl<'a> Walk<'a> {
     }
 
     /// Makes a step of an inode.
-    fn step(&mut self, inode: Inode) -> Step {
+    fn step(&mut self, mut inode: Inode) -> Step {
         let (rescue, version) = (self.rescue, inode.version.addr());
-        if let Some(certainty) = self.judged.get(&version) {
+        if let Some((certainty, size)) = self.judged.get(&version) {
+            inode.node.head_mut().size.set(*size);
             return Step {
                 found: Found::of(self.path.clone(), &inode, *certainty),
                 inode: Some((inode, None)),
@@ -278,8 +279,9 @@ impl<'a> Walk<'a> {
         }
         let all = pieces(rescue.nodes(), &inode);
         let certainty = Certainty::of(rescue.judge(self.selection), &inode, &all);
+        inode.node.head_mut().size.set(all.size);
         if certainty.blocks() >= LONG_BLOCKS {
-            self.judged.insert(version, certainty);
+            self.judged.insert(version, (certainty, all.size));
         }
         Step { found: Found::of(self.path.clone(), &inode, certainty), inode: Some((inode, Some(all.all))) }
     }

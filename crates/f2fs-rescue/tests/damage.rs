@@ -21,7 +21,7 @@ use block::{Device, Hooked, MemoryDevice, Verb};
 use f2fs::{
     FileOptions,
     engine::{Caller, Engine, FinalSymlink, NewNode, Options as VolumeOptions, SetAttr},
-    format::inode::{flag, raw::InodeHead},
+    format::inode::{advise, flag, raw::InodeHead},
     units::Ino,
 };
 use f2fs_rescue::{Grade, Options, RescueSource, Selection};
@@ -329,7 +329,10 @@ fn a_compressed_file_may_be_longer_in_its_nodes_than_in_its_inode() {
         let volume = Engine::open(device.clone(), VolumeOptions::read_only()).expect("a sound volume");
         volume.nat_entry(ino.into()).expect("a sound NAT").addr
     };
-    let at = u64::from(addr.0) * BLOCK + offset_of!(InodeHead, size) as u64;
+    let inode = u64::from(addr.0) * BLOCK;
+    let at = inode + offset_of!(InodeHead, size) as u64;
+    // The mark explains the blocks past the end.
+    device.write(inode + offset_of!(InodeHead, advise) as u64, &[advise::TRUNC]).expect("in memory");
     for blocks in [0, 1, 2, 4, 5, 900, 919, 920, 921, 925, 1024] {
         for bytes in [blocks * BLOCK, blocks * BLOCK + 1] {
             device.write(at, &bytes.to_le_bytes()).expect("in memory");
