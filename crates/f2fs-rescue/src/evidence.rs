@@ -7,7 +7,7 @@ use f2fs::{
     engine::Geometry,
     format::{
         TableCopy, bits,
-        checkpoint::{Checkpoint, Flags, newest},
+        checkpoint::{Checkpoint, Flags, RESERVED_NIDS, newest},
         nat::{self, NatEntry},
         sit::{self, SegmentType, SitEntry},
         summary::{Compact, Journal, Summary},
@@ -65,6 +65,15 @@ enum NatStanding {
     Current,
     /// It is that of an older checkpoint.
     Outdated,
+}
+
+/// Inodes of the checkpoint of which there is no version.
+#[derive(Debug, Default)]
+pub(crate) struct LostInodes {
+    /// Those that the NAT has, in ascending order.
+    pub(crate) named: Vec<u32>,
+    /// Number of others that the checkpoint counts.
+    pub(crate) further: u64,
 }
 
 /// The block of a table that was read last: its index, and its bytes if it can be read.
@@ -152,6 +161,27 @@ impl Evidence {
             self.journal.iter().map(|(nid, entry)| (*nid, *entry)).collect();
         journal.sort_unstable_by_key(|(nid, _)| *nid);
         journal.into_iter().for_each(|(nid, entry)| visit(Nid(nid), entry));
+    }
+
+    /// The inodes of the checkpoint that have no version, or as many as nothing else tells. The versions must be sorted by nid.
+    pub(crate) fn lost_inodes(&self, shape: &Shape, versions: &Versions) -> LostInodes {
+        let mut lost = LostInodes::default();
+        // A newer checkpoint may have removed them.
+        if self.is_overtaken {
+            return lost;
+        }
+        self.for_each_inode(shape, |ino, addr| {
+            let is_possible = ino.0 >= RESERVED_NIDS && self.geometry.in_main(addr);
+            if is_possible && versions.current(ino).is_none() {
+                lost.named.push(ino.0);
+            }
+        });
+        lost.named.sort_unstable();
+        lost.named.dedup();
+        let is_inode = |group: &Range<u32>| versions.get(group.start).is_inode();
+        let found = versions.groups().filter(is_inode).count() + lost.named.len();
+        lost.further = u64::from(self.checkpoint.valid_inodes).saturating_sub(found as u64);
+        lost
     }
 
     /// Adds the statements of the NAT and of the fsync chain to the versions, which must be sorted by nid.

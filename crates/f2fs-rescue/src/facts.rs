@@ -30,4 +30,6 @@ pub struct Facts {
     pub without_directory: u64,
     /// Names in directories whose inodes are lost.
     pub names_without_inode: u64,
+    /// Inodes that the NAT has or the checkpoint counts, and of which no version is left.
+    pub inodes_without_version: u64,
 }

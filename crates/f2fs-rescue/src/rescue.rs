@@ -9,7 +9,7 @@ use crate::{
     Facts, Map, Progress, Selection,
     chain::Chain,
     claims::Claims,
-    evidence::{Evidence, low_half},
+    evidence::{Evidence, LostInodes, low_half},
     judge::{Judge, OtherOwner},
     named_inodes,
     nodes::Nodes,
@@ -68,6 +68,8 @@ pub struct Rescue {
     pub(crate) tree: Tree,
     /// Removed files and the owners of their blocks, if they were searched for.
     pub(crate) removed: Option<(Removed, Claims)>,
+    /// Inodes of which nothing is left.
+    pub(crate) lost_inodes: LostInodes,
     facts: Facts,
 }
 
@@ -98,6 +100,7 @@ pub fn rescue(
         return Err(Error::NotF2fs("there are no nodes on the device".into()));
     }
     scanned.versions.sort();
+    let mut lost_inodes = LostInodes::default();
     // The NAT has the newest state only.
     if let Some(evidence) = evidence.as_ref().filter(|_| options.as_of.is_none()) {
         let left = versions_max.saturating_sub(scanned.versions.len());
@@ -106,6 +109,7 @@ pub fn rescue(
         let chain = Chain::read(&shape, evidence, &scanned.marked);
         evidence.judge(&shape, &mut scanned.versions, &chain);
         scanned.versions.sort();
+        lost_inodes = evidence.lost_inodes(&shape, &scanned.versions);
     }
     let present = present(&scanned.versions);
     let nodes = Nodes { shape: &shape, versions: &scanned.versions };
@@ -120,8 +124,10 @@ pub fn rescue(
         let claims = Claims::collect(nodes, &summaries, &all, options.memory_bytes / 16, progress);
         (removed, claims)
     });
-    let facts = facts(&shape, evidence.as_ref(), &scanned, &tree);
-    Ok(Rescue { shape, versions: scanned.versions, summaries, claims, other_owner, tree, removed, facts })
+    let inodes_without_version = lost_inodes.named.len() as u64 + lost_inodes.further;
+    let facts = Facts { inodes_without_version, ..facts(&shape, evidence.as_ref(), &scanned, &tree) };
+    let versions = scanned.versions;
+    Ok(Rescue { shape, versions, summaries, claims, other_owner, tree, removed, lost_inodes, facts })
 }
 
 /// Indices of the inodes that were not removed.
@@ -148,6 +154,7 @@ fn facts(shape: &Shape, evidence: Option<&Evidence>, scanned: &Scanned, tree: &T
         left_out_nodes: scanned.has_left_out_nodes,
         without_directory: tree.lost.len() as u64,
         names_without_inode: tree.dangling,
+        inodes_without_version: 0,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use f2fs::{
-    Error,
+    Error, Place,
     format::FileType,
     units::{BlockAddr, Ino, Time},
 };
@@ -159,6 +159,10 @@ pub(crate) struct Walk<'a> {
     deferred: Vec<u32>,
     /// Certainties and sizes of long files, by the addresses of the versions of their inodes.
     judged: FxHashMap<BlockAddr, (Certainty, u64)>,
+    /// Lost inodes under one of their names.
+    named_lost: FxHashSet<u32>,
+    /// Losses that belong to no name, the next one last; `None` before the end of the tree.
+    nameless_losses: Option<Vec<Error>>,
 }
 
 impl<'a> Walk<'a> {
@@ -181,6 +185,8 @@ impl<'a> Walk<'a> {
             entered: FxHashSet::default(),
             deferred: Vec::new(),
             judged: FxHashMap::default(),
+            named_lost: FxHashSet::default(),
+            nameless_losses: None,
         }
     }
 
@@ -191,7 +197,7 @@ impl<'a> Walk<'a> {
             return Some(self.root());
         }
         loop {
-            let level = self.levels.last_mut()?;
+            let Some(level) = self.levels.last_mut() else { return self.nameless_loss().map(Err) };
             self.path.truncate(level.path_bytes);
             let Some(child) = level.children.pop() else {
                 self.leave();
@@ -244,8 +250,33 @@ impl<'a> Walk<'a> {
         self.levels.pop();
     }
 
+    /// Returns the next of the inodes that are lost with their names.
+    fn nameless_loss(&mut self) -> Option<Error> {
+        let (lost, named) = (&self.rescue.lost_inodes, &self.named_lost);
+        let is_present = self.selection == Selection::Present;
+        let losses = self.nameless_losses.get_or_insert_with(|| {
+            let inodes = lost.named.iter().filter(|ino| is_present && !named.contains(ino));
+            let inodes = inodes.map(|ino| {
+                let what = "the NAT has the inode, and no version of it was found";
+                Error::lost(&nameless(Ino(*ino)), Error::corrupt(Place::Inode(Ino(*ino)), what))
+            });
+            let further = (lost.further > 0 && is_present).then(|| {
+                let what = format!(
+                    "the checkpoint counts {} inodes that were not found, and nothing tells which ones",
+                    lost.further
+                );
+                Error::lost(LOST_FOUND, Error::corrupt(Place::Volume, what))
+            });
+            further.into_iter().chain(inodes.rev()).collect()
+        });
+        losses.pop()
+    }
+
     fn inode(&mut self, ino: Ino, index: Option<u32>) -> Result<Option<Step>, Error> {
-        let index = index.ok_or_else(|| Error::corrupt(f2fs::Place::Inode(ino), "the inode is lost"))?;
+        let Some(index) = index else {
+            self.named_lost.insert(ino.0);
+            return Err(Error::corrupt(Place::Inode(ino), "the inode is lost"));
+        };
         let inode = self.rescue.nodes().inode(index)?;
         if !inode.node.is_directory() {
             return Ok(Some(self.step(inode)));

@@ -423,3 +423,39 @@ fn names_that_an_inode_does_not_count_do_not_multiply_its_content() {
     let told = result.losses.iter().filter(|loss| loss.contains("more names than it counts")).count();
     assert_eq!(told as u64, 61 - copies);
 }
+
+/// Blocks of all inodes of the volume except those of some paths.
+fn inode_blocks_but(device: &Arc<MemoryDevice>, kept: &[&str]) -> Vec<u64> {
+    let volume = Engine::open(device.clone(), VolumeOptions::read_only()).expect("a sound volume");
+    let kept = kept.iter().map(|path| u64::from(blocks_of(&volume, path)[0].0));
+    let kept: BTreeSet<u64> = kept.collect();
+    let expected = tree_of(device.clone());
+    let all = expected.keys().map(|path| u64::from(blocks_of(&volume, &format!("/{path}"))[0].0));
+    all.collect::<BTreeSet<_>>().difference(&kept).copied().collect()
+}
+
+#[test]
+fn inodes_that_are_lost_with_their_directories_are_losses() {
+    for nat in [Nat::Whole, Nat::Lost] {
+        let device = sound(0);
+        let lost = inode_blocks_but(&device, &["/", "/small", "/empty"]);
+        for block in &lost {
+            overwrite(&device, block * BLOCK..(block + 1) * BLOCK, 0);
+        }
+        if nat == Nat::Lost {
+            overwrite(&device, areas(&device).nat, 0);
+        }
+        let result = rescued(device, &Options::default());
+        assert_eq!(result.rescue.facts().inodes_without_version, lost.len() as u64, "{nat:?}");
+        match nat {
+            Nat::Whole => assert_eq!(result.losses.len(), lost.len(), "{:?}", &result.losses[..4]),
+            Nat::Lost => assert!(result.losses.iter().any(|loss| loss.contains("the checkpoint counts"))),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nat {
+    Whole,
+    Lost,
+}

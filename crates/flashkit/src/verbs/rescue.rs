@@ -388,6 +388,7 @@ struct Volume {
     unreadable_blocks: u64,
     inodes_without_directory: u64,
     names_without_inode: u64,
+    inodes_without_version: u64,
 }
 
 impl Volume {
@@ -402,6 +403,7 @@ impl Volume {
             unreadable_blocks: facts.unreadable_blocks,
             inodes_without_directory: facts.without_directory,
             names_without_inode: facts.names_without_inode,
+            inodes_without_version: facts.inodes_without_version,
         }
     }
 }
