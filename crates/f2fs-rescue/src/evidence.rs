@@ -140,10 +140,19 @@ impl Evidence {
     }
 
     /// Calls `each` with every inode that the NAT names, and its address.
-    pub(crate) fn for_each_inode(&self, shape: &Shape, mut each: impl FnMut(Ino, BlockAddr)) {
+    fn for_each_inode(&self, shape: &Shape, mut each: impl FnMut(Ino, BlockAddr)) {
+        self.for_each_node(shape, |nid, ino, addr| {
+            if Nid::from(ino) == nid {
+                each(ino, addr);
+            }
+        });
+    }
+
+    /// Calls `each` with every node that the NAT names, its inode and its address.
+    pub(crate) fn for_each_node(&self, shape: &Shape, mut each: impl FnMut(Nid, Ino, BlockAddr)) {
         let mut visit = |nid: Nid, entry: NatEntry| {
-            if !entry.is_free() && Nid::from(entry.ino) == nid {
-                each(entry.ino, entry.addr);
+            if !entry.is_free() {
+                each(nid, entry.ino, entry.addr);
             }
         };
         let size = shape.block_size();

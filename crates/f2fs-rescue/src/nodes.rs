@@ -9,6 +9,7 @@ use f2fs::{
 };
 
 use crate::{
+    mended,
     shape::Shape,
     versions::{Standing, Version, Versions, fact},
 };
@@ -71,8 +72,8 @@ impl Nodes<'_> {
     fn read(&self, version: &Version) -> Result<NodeBlock> {
         let (nid, ino, addr) = (Nid(version.nid), Ino(version.ino), version.addr());
         let mut bytes = self.shape.io.read_block(addr, Place::Node(nid, addr))?;
-        if version.is_inode() && version.has(fact::BAD_SUM) && NodeFooter::of(&bytes).nid != nid {
-            bytes = NodeFooter::with_inode(&bytes, ino);
+        if version.is_inode() && version.has(fact::BAD_SUM) {
+            bytes = mended::inode(&bytes, ino, self.shape).bytes;
         }
         if NodeFooter::of(&bytes).offset != version.offset() {
             return Err(Error::corrupt(Place::Node(nid, addr), "the block changes while it is read"));

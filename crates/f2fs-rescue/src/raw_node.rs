@@ -15,7 +15,7 @@ use zerocopy::FromBytes;
 /// Maximum ratio of a volume to its truncated image.
 const TRUNCATED_MAX: u64 = 16;
 /// Nanoseconds in a second.
-const SECOND_NS: u32 = 1_000_000_000;
+pub(crate) const SECOND_NS: u32 = 1_000_000_000;
 
 /// Numbers that no node of the volume exceeds.
 #[derive(Debug, Clone, Copy)]
@@ -33,26 +33,45 @@ impl Limits {
         let blocks_end = blocks.saturating_mul(TRUNCATED_MAX).min(u64::from(u32::MAX - 1));
         Limits { nids_end: u32::try_from(blocks_end).unwrap_or(u32::MAX), blocks_end }
     }
+
+    fn has_nid(self, nid: u32) -> bool {
+        (RESERVED_NIDS..self.nids_end).contains(&nid)
+    }
 }
 
 /// Returns the footer of a block that looks like a node.
 pub(crate) fn footer(bytes: &[u8], size: BlockSize, limits: Limits) -> Option<NodeFooter> {
     let footer = NodeFooter::of(bytes);
-    let in_range = |nid: u32| (RESERVED_NIDS..limits.nids_end).contains(&nid);
-    if !in_range(footer.nid.0) || !in_range(footer.ino.0) {
+    if !limits.has_nid(footer.nid.0) || !limits.has_nid(footer.ino.0) {
         return None;
     }
     let kind = NodeKind::of(size, footer.offset)?;
     let is_plausible = match kind {
         NodeKind::Inode => footer.is_inode() && is_inode(bytes, limits),
         _ if footer.is_inode() => false,
-        NodeKind::Direct { .. } => words(bytes, size).all(|word| is_address(word, limits)),
-        NodeKind::Indirect | NodeKind::DoubleIndirect => {
-            words(bytes, size).all(|word| word == 0 || in_range(word))
-        }
-        NodeKind::Xattr => true,
+        _ => bad_words(bytes, size, limits, kind).is_some_and(|(bad, _)| bad == 0),
     };
     is_plausible.then_some(footer)
+}
+
+/// Numbers of words of a node that are impossible, and that are in use. `None` for an inode.
+pub(crate) fn bad_words(
+    bytes: &[u8],
+    size: BlockSize,
+    limits: Limits,
+    kind: NodeKind,
+) -> Option<(usize, usize)> {
+    let is_good = |word: u32| match kind {
+        NodeKind::Direct { .. } => is_address(word, limits),
+        _ => limits.has_nid(word),
+    };
+    match kind {
+        NodeKind::Inode => return None,
+        NodeKind::Xattr => return Some((0, 0)),
+        NodeKind::Direct { .. } | NodeKind::Indirect | NodeKind::DoubleIndirect => {}
+    }
+    let used = || words(bytes, size).filter(|word| *word != 0);
+    Some((used().filter(|word| !is_good(*word)).count(), used().count()))
 }
 
 fn words(bytes: &[u8], size: BlockSize) -> impl Iterator<Item = u32> + '_ {

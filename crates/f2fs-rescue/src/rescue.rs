@@ -11,7 +11,7 @@ use crate::{
     claims::Claims,
     evidence::{Evidence, LostInodes, low_half},
     judge::{Judge, OtherOwner},
-    named_inodes,
+    named_nodes,
     nodes::Nodes,
     removed::Removed,
     scan::{Scan, Scanned},
@@ -104,7 +104,7 @@ pub fn rescue(
     // The NAT has the newest state only.
     if let Some(evidence) = evidence.as_ref().filter(|_| options.as_of.is_none()) {
         let left = versions_max.saturating_sub(scanned.versions.len());
-        named_inodes::add(&shape, evidence, &mut scanned.versions, left);
+        named_nodes::add(&shape, evidence, &mut scanned.versions, left);
         scanned.versions.sort();
         let chain = Chain::read(&shape, evidence, &scanned.marked);
         evidence.judge(&shape, &mut scanned.versions, &chain);
