@@ -2,7 +2,7 @@
 
 use f2fs::{
     Place,
-    format::FileType,
+    format::{FileType, node::NodeFooter},
     units::{Ino, Nid},
 };
 
@@ -40,7 +40,8 @@ impl Checker<'_> {
     pub fn note_special_inodes(&mut self) {
         for ino in self.superblock.quota_inos {
             // A damaged superblock may name a file of a user.
-            let is_named = self.inode_of(ino).is_some_and(|inode| !inode.last_name().is_empty());
+            let is_named = self.is_in_place(ino)
+                && self.inode_of(ino).is_some_and(|inode| !inode.last_name().is_empty());
             if let Some(entry) = self.table.find(ino.into()).filter(|_| !is_named) {
                 self.table.note(entry, fact::HIDDEN);
             }
@@ -63,6 +64,13 @@ impl Checker<'_> {
                 }
             }
         }
+    }
+
+    /// Returns true if the block that the NAT names for an inode has its number. The block of another inode has that one's name.
+    fn is_in_place(&mut self, ino: Ino) -> bool {
+        let Some(entry) = self.table.find(ino.into()) else { return false };
+        let block = self.cache.block(&self.io, self.table.addr(entry));
+        block.is_ok_and(|bytes| NodeFooter::of(&bytes).nid == Nid::from(ino))
     }
 
     /// Notes that a directory, by its index, names another one.

@@ -57,6 +57,22 @@ fn a_quota_file_whose_inode_another_one_overwrote_comes_back_from_its_blocks() {
 }
 
 #[test]
+fn a_wrong_nat_address_of_a_quota_file_costs_nothing() {
+    let sound = Damaged::new();
+    let quota = sound.volume().superblock().quota_inos[0];
+    for other in ["/plain", "/few/small", "/few"] {
+        let d = Damaged::new();
+        d.put_nat(quota.into(), 5, &d.addr(d.ino(other).into()).0.to_le_bytes());
+        let before = sound.volume().quota_records(QuotaKind::User).unwrap();
+        let (_, losses) = after(&d);
+        assert_eq!(losses, [""; 0], "{other}");
+        assert_eq!(contents(&d.device), contents(&sound.device), "{other}");
+        let new = Engine::open(d.device.clone(), Options::read_only()).unwrap();
+        assert_eq!(new.quota_records(QuotaKind::User).unwrap().len(), before.len(), "{other}");
+    }
+}
+
+#[test]
 fn a_node_that_another_one_of_its_file_overwrote_gets_its_own_addresses_back() {
     let d = Damaged::new();
     let big = d.ino("/big");
