@@ -228,7 +228,14 @@ impl Checker<'_> {
         let slot = Slot { nid: inode.nid(), at: inode.layout().addrs_at() };
         let stored = inode.bytes().get(slot.at..slot.at + 4).unwrap_or(&[]);
         if stored.iter().any(|byte| *byte != 0) {
-            self.add(Kind::InlineReserved, at, format!("the address before inline content is {stored:02x?}"));
+            let known = format!("the address before inline content is {stored:02x?}");
+            let finding = Finding::new(Kind::InlineReserved, at, known);
+            // It may be part of extra attributes whose size is wrong.
+            let is_certain = self.is_usual_extra(slot.at - EXTRA);
+            self.report.add(match is_certain {
+                true => finding,
+                false => finding.with_certainty(Certainty::Unclear),
+            });
             self.fix(Fix::Node(slot, vec![0; 4]));
         }
     }

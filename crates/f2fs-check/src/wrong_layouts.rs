@@ -2,7 +2,8 @@
 //! its attributes.
 //!
 //! The content tells the right ones. Summaries name the index of each address, so the first address of an inode is known by
-//! any of them; xattrs begin with a magic number; an inode without blocks has no addresses.
+//! any of them; xattrs begin with a magic number; an inode without blocks has no addresses; a file has no blocks past its end;
+//! zeroes follow inline content.
 
 use f2fs::{
     Place,
@@ -18,8 +19,10 @@ use f2fs::{
 
 use crate::{
     Finding, Fix, Kind, Slot,
+    areas::begins_with_dot,
     checker::Checker,
-    inodes::{EXTRA, INLINE, address_at, has_map},
+    inodes::{EXTRA, INLINE, address_at, has_map, may_pass_end},
+    reader::parse_node,
 };
 
 /// Byte offset of i_inline_xattr_size.
@@ -41,7 +44,10 @@ impl Checker<'_> {
         let restored = self
             .with_extra_of_addresses(inode)
             .or_else(|| self.with_unmarked_extra(inode))
+            .or_else(|| self.with_extra_of_content(inode))
             .or_else(|| self.with_hidden_xattrs(inode))
+            .or_else(|| self.with_unmarked_xattr_space(inode))
+            .or_else(|| self.with_xattrs_over_addresses(inode))
             .or_else(|| self.with_unmarked_data(inode));
         let Some(Restored { known, repair, at: byte, bytes }) = restored else { return false };
         self.report.add(Finding::new(Kind::InodeInvalid, at, known).repaired_by(repair));
@@ -91,7 +97,7 @@ impl Checker<'_> {
     }
 
     /// Returns true if extra attributes of this size are those of Linux, or of the root directory.
-    fn is_usual_extra(&mut self, bytes: usize) -> bool {
+    pub fn is_usual_extra(&mut self, bytes: usize) -> bool {
         let root = self.inode_of(self.superblock.root_ino).map(|root| root.layout().addrs_at() - EXTRA);
         bytes == EXTRA_BYTES_MAX || root == Some(bytes)
     }
@@ -107,6 +113,74 @@ impl Checker<'_> {
         let known =
             format!("it has no extra attributes by its marks, and {size} bytes of them by their size");
         self.is_usual_extra(size).then(|| Restored::marked(inode, known, inline::EXTRA_ATTR))
+    }
+
+    /// Restores an unusual size of the extra attributes where inline content begins at its place only by a usual one.
+    fn with_extra_of_content(&mut self, inode: &NodeBlock) -> Option<Restored> {
+        let is_inline =
+            inode.has_inline(inline::DATA | inline::DENTRY) && inode.has_inline(inline::EXTRA_ATTR);
+        // Most inodes end here.
+        if !is_inline || has_content_in_place(inode) {
+            return None;
+        }
+        let stored = inode.layout().addrs_at() - EXTRA;
+        let of_root = self.inode_of(self.superblock.root_ino).map(|root| root.layout().addrs_at() - EXTRA);
+        if self.is_usual_extra(stored) {
+            return None;
+        }
+        let fits = |extra: &usize| {
+            let mut bytes = inode.bytes().to_vec();
+            bytes[EXTRA..EXTRA + 2].copy_from_slice(&(*extra as u16).to_le_bytes());
+            let (other, _) = parse_node(self.format, &bytes, inode.nid(), BlockAddr::NULL);
+            *extra > 0 && other.is_ok_and(|other| has_content_in_place(&other))
+        };
+        let extra = of_root.into_iter().chain([EXTRA_BYTES_MAX]).find(fits)?;
+        let known = format!("it has {stored} bytes of extra attributes; by its content it has {extra}");
+        let bytes = (extra as u16).to_le_bytes().to_vec();
+        Some(Restored { known, repair: "set the size of the extra attributes", at: EXTRA, bytes })
+    }
+
+    /// Restores the mark of inline xattrs where they are empty. Without it, the space for them holds addresses, so that all
+    /// blocks behind them are so many blocks further on, and the last one as far past the end.
+    fn with_unmarked_xattr_space(&mut self, inode: &NodeBlock) -> Option<Restored> {
+        let is_candidate = has_map(inode)
+            && !inode.has_inline(inline::XATTR)
+            && !self.format.features.has(Features::FLEXIBLE_INLINE_XATTR)
+            && inode.layout().cluster_blocks() == 1
+            && (0..5).any(|child| inode.child(child) != Nid::NULL)
+            && !may_pass_end(inode);
+        let (addrs, words) = (inode.layout().addrs(), INLINE_XATTR_WORDS);
+        if !is_candidate || inode.addrs(addrs - words..addrs).any(|addr| addr != BlockAddr::NULL) {
+            return None;
+        }
+        let blocks = inode.head().size.get().div_ceil(self.geometry.block_size.bytes() as u64);
+        let end = blocks.checked_add(words as u64)?;
+        let last = self.address_of(inode, end.checked_sub(1)?)?;
+        let is_last = self.address_of(inode, end).is_none_or(|addr| addr == BlockAddr::NULL);
+        if blocks <= (addrs - words) as u64 || !self.geometry.in_main(last) || !is_last {
+            return None;
+        }
+        let known = format!(
+            "it ends {words} blocks past i_size, and its last {words} addresses in the inode, the space of xattrs, are empty"
+        );
+        Some(Restored::marked(inode, known, inline::XATTR))
+    }
+
+    /// Clears the mark of inline xattrs where addresses are in their place.
+    fn with_xattrs_over_addresses(&mut self, inode: &NodeBlock) -> Option<Restored> {
+        let is_candidate = has_map(inode)
+            && inode.has_inline(inline::XATTR)
+            && !self.format.features.has(Features::FLEXIBLE_INLINE_XATTR);
+        if !is_candidate || inode.inline_xattrs().starts_with(&xattr::MAGIC.to_le_bytes()) {
+            return None;
+        }
+        let stored = inode.layout().addrs_at();
+        let mut words = inode.layout().inline_xattr_range().step_by(4);
+        let at = words.find(|at| self.start_by(inode, *at) == Some(stored))?;
+        let known =
+            format!("it has inline xattrs by its marks, and an address of its own at byte {at} of them");
+        let bytes = vec![inode.head().inline & !inline::XATTR];
+        Some(Restored { known, repair: "clear the mark", at: INLINE, bytes })
     }
 
     /// Restores the mark or the size of the area of inline xattrs where xattrs lie at its usual place.
@@ -178,6 +252,19 @@ impl Restored {
 /// Returns true if an inode has extra attributes of this size, whatever its marks are.
 fn has_extra(inode: &NodeBlock, size: usize) -> bool {
     inode.bytes()[EXTRA..EXTRA + 2] == (size as u16).to_le_bytes()
+}
+
+/// Returns true if the address before inline content is empty, and the content begins as a directory or ends with the file.
+fn has_content_in_place(inode: &NodeBlock) -> bool {
+    let area = inode.inline_area();
+    if address_at(inode.bytes(), inode.layout().addrs_at()) != BlockAddr::NULL {
+        return false;
+    }
+    if inode.has_inline(inline::DENTRY) {
+        return begins_with_dot(area, inode.ino());
+    }
+    let size = usize::try_from(inode.head().size.get()).unwrap_or(usize::MAX);
+    area.get(size..).is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
 }
 
 /// Returns true if an area has the header of xattrs and an entry.

@@ -11,6 +11,8 @@ use f2fs::{
     },
 };
 
+use f2fs_check::{Certainty, Kind};
+
 use crate::{
     Planned, ROOT, planned, repair_of, support,
     volume::{BLOCK, Damaged, NOW},
@@ -20,15 +22,18 @@ const INLINE: usize = 3;
 const EXTRA: usize = 360;
 const XATTR_WORDS: usize = 362;
 
-/// Makes files whose addresses fill further nodes ("big"), the inode ("ten"), and inline ones ("small", "link"), with
-/// attributes and without, and a directory ("dir").
+/// Makes files whose addresses fill further nodes ("big", "long", "edge"), the inode ("ten"), and inline ones ("small",
+/// "link"), with attributes and without, and a directory ("dir").
 fn fill(volume: &mut Engine) -> f2fs::Result<()> {
     let file = NewNode::new(0o100_644);
-    for (name, bytes) in [("big", 1200 * BLOCK), ("ten", 10 * BLOCK), ("small", 500), ("plain", 10 * BLOCK)] {
+    let (long, edge) = (("long", 1300 * BLOCK - 9), ("edge", 900 * BLOCK));
+    for (name, bytes) in
+        [("big", 1200 * BLOCK), ("ten", 10 * BLOCK), ("small", 500), ("plain", 10 * BLOCK), long, edge]
+    {
         let ino = volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &file)?;
         let content: Vec<u8> = (0..bytes).map(|n| (n / 100 % 251) as u8 + 1).collect();
         volume.begin(Caller::ADMIN).write(ino, 0, &content)?;
-        if name != "plain" {
+        if matches!(name, "big" | "ten" | "small") {
             volume.begin(Caller::ADMIN).set_xattr(ino, b"user.name", name.as_bytes(), XattrMode::Set)?;
         }
     }
@@ -104,6 +109,43 @@ fn a_lost_mark_of_inline_xattrs_hides_none() {
 }
 
 #[test]
+fn a_lost_mark_of_empty_inline_xattrs_moves_no_block() {
+    for features in ["", "extra_attr", "extra_attr,inode_checksum"] {
+        for path in ["/long", "/edge"] {
+            assert_restored(features, path, INLINE, inline::XATTR);
+        }
+    }
+}
+
+#[test]
+fn a_wrong_size_of_extra_attributes_moves_no_inline_content() {
+    for features in ["extra_attr", "extra_attr,inode_crtime"] {
+        for path in ["/small", "/link", "/dir"] {
+            // From 36 bytes to 12, 20, 4, 24 and 32.
+            for bits in [0x28, 0x30, 0x20, 0x3C, 0x04] {
+                assert_restored(features, path, EXTRA, bits);
+            }
+        }
+    }
+}
+
+/// The word may be part of the extra attributes.
+#[test]
+fn a_word_before_inline_content_is_cleared_for_certain_only_at_its_usual_place() {
+    for (extra, certainty) in [(36, Certainty::Certain), (12, Certainty::Unclear)] {
+        let d = sound("extra_attr,inode_crtime");
+        let ino = d.ino("/small");
+        d.put_node(ino.into(), EXTRA, &[extra]);
+        d.put_node(ino.into(), EXTRA + 36, &[1]);
+        let plan = repair_of(&d.device);
+        let told = support::lines(&plan.report);
+        let found = plan.report.findings().iter().find(|finding| finding.kind == Kind::InlineReserved);
+        assert_eq!(found.map(|finding| finding.certainty), Some(certainty), "{told}");
+        assert_eq!(plan.certainty(), certainty, "{told}");
+    }
+}
+
+#[test]
 fn a_wrong_size_of_inline_xattrs_hides_none_and_moves_no_block() {
     for path in ["/big", "/ten", "/small"] {
         for bits in [0x01, 0x02, 0x04, 0x10] {
@@ -126,16 +168,24 @@ fn a_size_of_inline_xattrs_that_is_zero_loses_no_file() {
 /// The addresses and names of such inodes take the place of the xattrs.
 #[test]
 fn a_mark_of_inline_xattrs_in_an_inode_without_space_for_them_moves_no_content() {
-    let sound = Damaged::filled(128 << 20, "extra_attr,flexible_inline_xattr", |_| Ok(()));
+    let flexible = without_space_for_xattrs("extra_attr,flexible_inline_xattr");
+    for path in ["/big", "/ten", "/plain", "/link", "/pipe", "/dir"] {
+        assert_restored_on(Damaged::copy_of(&flexible.device), path, INLINE, inline::XATTR);
+    }
+    let fixed = without_space_for_xattrs("extra_attr");
+    for path in ["/long", "/edge"] {
+        assert_restored_on(Damaged::copy_of(&fixed.device), path, INLINE, inline::XATTR);
+    }
+}
+
+fn without_space_for_xattrs(features: &str) -> Damaged {
+    let sound = Damaged::filled(128 << 20, features, |_| Ok(()));
     let options = Options { inline_xattr: false, ..Options::new(|| NOW) };
     let mut volume = Engine::open(sound.device.clone(), options).unwrap();
     fill(&mut volume).unwrap();
     volume.unmount().unwrap();
     drop(volume);
-    let sound = Damaged::copy_of(&sound.device);
-    for path in ["/big", "/ten", "/plain", "/link", "/pipe", "/dir"] {
-        assert_restored_on(Damaged::copy_of(&sound.device), path, INLINE, inline::XATTR);
-    }
+    Damaged::copy_of(&sound.device)
 }
 
 #[test]
