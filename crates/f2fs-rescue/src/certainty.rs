@@ -52,6 +52,8 @@ pub enum Choice {
     Newest,
     /// It is an older one: the address in the NAT holds something else.
     Older,
+    /// The NAT names none, and the SIT does not mark its block: it may belong to an earlier time.
+    Unmarked,
     /// The file was removed.
     Removed,
 }
@@ -105,6 +107,7 @@ impl Certainty {
             version if version.has(fact::REMOVED | fact::FREED) => Choice::Removed,
             version if version.is_confirmed() => Choice::Confirmed,
             version if version.has(fact::STALE) => Choice::Older,
+            version if version.is_of_another_time() => Choice::Unmarked,
             _ => Choice::Newest,
         };
         let mut certainty = Certainty {
@@ -153,9 +156,8 @@ impl Certainty {
         match self {
             _ if self.lost_blocks() > 0 && there == 0 => Grade::Empty,
             _ if self.lost_blocks() > 0 => Grade::Partial,
-            _ if self.has_bad_checksum || self.contradicted > 0 || self.choice == Choice::Older => {
-                Grade::Doubtful
-            }
+            _ if self.has_bad_checksum || self.contradicted > 0 => Grade::Doubtful,
+            _ if matches!(self.choice, Choice::Older | Choice::Unmarked) => Grade::Doubtful,
             _ if self.outdated_nodes > 0 || self.has_bad_size => Grade::Doubtful,
             _ if self.unproven + self.unproven_nodes > 0 || self.choice != Choice::Confirmed => Grade::Likely,
             _ => Grade::Whole,
@@ -170,6 +172,7 @@ impl fmt::Display for Certainty {
             Choice::Confirmed => "the NAT has the inode",
             Choice::Newest => "the newest inode",
             Choice::Older => "an older inode, the newest is lost",
+            Choice::Unmarked => "an inode whose block is free by the SIT",
             Choice::Removed => "removed",
         })?;
         if self.has_bad_checksum {

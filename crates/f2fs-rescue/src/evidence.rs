@@ -187,7 +187,10 @@ impl Evidence {
         });
         lost.named.sort_unstable();
         lost.named.dedup();
-        let is_inode = |group: &Range<u32>| versions.get(group.start).is_inode();
+        let is_inode = |group: &Range<u32>| {
+            let first = versions.get(group.start);
+            first.is_inode() && !first.is_of_another_time()
+        };
         let found = versions.groups().filter(is_inode).count() + lost.named.len();
         lost.further = u64::from(self.checkpoint.valid_inodes).saturating_sub(found as u64);
         lost
@@ -195,6 +198,7 @@ impl Evidence {
 
     /// Adds the statements of the NAT and of the fsync chain to the versions, which must be sorted by nid.
     pub(crate) fn judge(&self, shape: &Shape, versions: &mut Versions, chain: &Chain) {
+        self.judge_by_sit(shape, versions);
         let (mut block, mut marks) = (None, None);
         let groups: Vec<Range<u32>> = versions.groups().collect();
         for group in groups {
@@ -202,6 +206,24 @@ impl Evidence {
             let entry = self.entry(shape, nid, &mut block);
             let standing = self.standing(shape, versions, (group.clone(), &entry), &mut marks);
             self.judge_node(versions, group, (&entry, standing), chain);
+        }
+    }
+
+    /// Notes which versions the SIT does not mark, if it is whole and that of the newest checkpoint.
+    fn judge_by_sit(&self, shape: &Shape, versions: &mut Versions) {
+        let is_newest = !self.is_overtaken && self.journals == Journals::Whole;
+        if !is_newest || self.marked_blocks(shape) != Some(self.checkpoint.valid_blocks) {
+            return;
+        }
+        // In the order of their addresses, each block of the SIT is read once.
+        let mut order: Vec<u32> = (0..versions.len() as u32).collect();
+        order.sort_unstable_by_key(|at| versions.get(*at).addr());
+        let mut marks = None;
+        for at in order {
+            let version = versions.get_mut(at);
+            if !self.is_marked(shape, version.addr(), &mut marks) {
+                version.add_unmarked();
+            }
         }
     }
 
@@ -278,6 +300,30 @@ impl Evidence {
         if is_outdated { NatStanding::Outdated } else { NatStanding::Current }
     }
 
+    /// Number of blocks that the SIT marks as valid. `None` if a part of it cannot be read or is impossible.
+    fn marked_blocks(&self, shape: &Shape) -> Option<u64> {
+        let mut blocks = 0;
+        let mut cached: CachedBlock = None;
+        for segment in (0..self.geometry.segments).map(SegNo) {
+            blocks += u64::from(match self.sit_journal.get(&segment.0) {
+                Some(entry) => entry.valid_blocks,
+                None => self.sit_entry(shape, segment, &mut cached)?.valid_blocks,
+            });
+        }
+        Some(blocks)
+    }
+
+    /// Reads an entry of the SIT, without the journal.
+    fn sit_entry(&self, shape: &Shape, segment: SegNo, cached: &mut CachedBlock) -> Option<SitEntry> {
+        let (index, slot) = sit::position(segment, shape.block_size());
+        if cached.as_ref().is_none_or(|(cached, _)| *cached != index) {
+            let addr = self.geometry.sit_block(index, TableCopy::current(&self.checkpoint.sit_bitmap, index));
+            *cached = Some((index, shape.io.read_block(addr, Place::Sit(segment)).ok()));
+        }
+        let (_, block) = cached.as_ref()?;
+        sit::entry(block.as_ref()?, slot, segment).ok()
+    }
+
     /// Returns true if the SIT marks a block as valid.
     fn is_marked(&self, shape: &Shape, addr: BlockAddr, cached: &mut CachedBlock) -> bool {
         if !self.geometry.in_main(addr) {
@@ -287,13 +333,7 @@ impl Evidence {
         if let Some(entry) = self.sit_journal.get(&segment.0) {
             return bits::msb(&entry.map, usize::from(offset));
         }
-        let (index, slot) = sit::position(segment, shape.block_size());
-        if cached.as_ref().is_none_or(|(cached, _)| *cached != index) {
-            let addr = self.geometry.sit_block(index, TableCopy::current(&self.checkpoint.sit_bitmap, index));
-            *cached = Some((index, shape.io.read_block(addr, Place::Sit(segment)).ok()));
-        }
-        let Some((_, Some(block))) = cached else { return false };
-        sit::entry(block, slot, segment).is_ok_and(|entry| bits::msb(&entry.map, usize::from(offset)))
+        self.sit_entry(shape, segment, cached).is_some_and(|entry| bits::msb(&entry.map, usize::from(offset)))
     }
 
     fn entry(&self, shape: &Shape, nid: Nid, cached: &mut CachedBlock) -> Entry {

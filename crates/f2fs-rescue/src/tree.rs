@@ -211,7 +211,8 @@ impl<'a> Builder<'a> {
 
     fn fate(&self, index: u32, inode: &Inode) -> Fate {
         let version = self.versions.get(index);
-        if inode.node.head().links.get() == 0 {
+        // What the SIT does not mark was removed, dropped by a power cut, or belongs to an earlier volume in the same place.
+        if inode.node.head().links.get() == 0 || version.is_of_another_time() {
             return Fate::Removed;
         }
         let is_confirmed = version.is_confirmed();

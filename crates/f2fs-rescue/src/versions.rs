@@ -28,6 +28,8 @@ pub(crate) mod fact {
     pub(crate) const FREED: u32 = 32;
     /// The NAT has another address, where the inode is no longer.
     pub(crate) const STALE: u32 = 64;
+    /// The SIT does not mark the block. This fact of inodes lies above the kind; other nodes have it in `pino`.
+    pub(crate) const UNMARKED: u32 = 1 << 16;
     /// `CONFIRMED` only orders the versions of the inode: a newer checkpoint or a part of the fsync chain is
     /// lost.
     pub(crate) const UNSURE: u32 = 128;
@@ -47,6 +49,8 @@ pub(crate) enum Standing {
 /// Position of the offset of a node, and of the file type of an inode, in `place`.
 const OFFSET_SHIFT: u32 = 3;
 const KIND_SHIFT: u32 = 8;
+/// Bits of the file type, after the shift.
+const KIND_MASK: u32 = 0xFF;
 
 /// One version of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +103,8 @@ impl Version {
     }
 
     pub(crate) fn is_directory(&self) -> bool {
-        self.is_inode() && self.place >> KIND_SHIFT == u32::from(FileType::Directory.dentry_code())
+        self.is_inode()
+            && self.place >> KIND_SHIFT & KIND_MASK == u32::from(FileType::Directory.dentry_code())
     }
 
     /// Offset of the node in its file, as in its footer.
@@ -130,6 +135,26 @@ impl Version {
         self.add(if self.is_inode() { fact::STALE } else { fact::OUTDATED });
     }
 
+    /// Notes that the SIT does not mark the block.
+    pub(crate) fn add_unmarked(&mut self) {
+        if self.is_inode() {
+            self.add(fact::UNMARKED);
+        } else {
+            self.pino = fact::UNMARKED;
+        }
+    }
+
+    /// Returns true if the SIT does not mark the block.
+    pub(crate) fn is_unmarked(&self) -> bool {
+        let facts = if self.is_inode() { self.place } else { self.pino };
+        facts & fact::UNMARKED != 0
+    }
+
+    /// Returns true if the SIT does not mark the block of an inode, and the NAT does not tell that there is a newer version.
+    pub(crate) fn is_of_another_time(&self) -> bool {
+        self.is_unmarked() && !self.has(fact::CONFIRMED | fact::STALE)
+    }
+
     /// Standing of a node that is no inode.
     pub(crate) fn standing(&self) -> Standing {
         match self {
@@ -152,8 +177,9 @@ impl Version {
     }
 
     /// Doubts about a version: those with fewer come first.
-    pub(crate) fn doubts(&self) -> (bool, bool, bool) {
-        (!self.has(fact::CONFIRMED), self.has(fact::BAD_SUM), self.has(fact::DENIED))
+    pub(crate) fn doubts(&self) -> (bool, bool, bool, bool) {
+        let is_denied = self.has(fact::DENIED);
+        (!self.has(fact::CONFIRMED), self.has(fact::BAD_SUM), is_denied, self.is_unmarked())
     }
 
     fn rank_of_node(&self) -> impl Ord + use<> {
@@ -318,6 +344,23 @@ mod tests {
         assert_eq!(current(&mut versions), 101, "the NAT has the address");
         assert_eq!(versions.groups().collect::<Vec<_>>(), [0..3, 3..4]);
         assert_eq!(versions.current(Ino(10)), None, "not an inode");
+    }
+
+    #[test]
+    fn a_version_that_the_sit_marks_comes_before_a_newer_one() {
+        let mut versions = Versions::default();
+        for (addr, cp) in [(100, 5), (101, 7)] {
+            let mut all = [inode(9, addr, cp), Version::node(Nid(10), Ino(9), 1, BlockAddr(addr), cp)];
+            if cp == 7 {
+                all.iter_mut().for_each(Version::add_unmarked);
+            }
+            all.into_iter().for_each(|version| versions.push(version));
+        }
+        versions.sort();
+        assert_eq!(versions.get(versions.current(Ino(9)).expect("it is there")).addr().0, 100);
+        assert_eq!(versions.find(Nid(10), Ino(9), 1, u32::MAX).map(|version| version.addr().0), Some(100));
+        assert!(versions.groups().all(|group| versions.get(group.end - 1).is_unmarked()));
+        assert!(versions.get(1).is_directory());
     }
 
     #[test]

@@ -9,12 +9,14 @@ use std::{mem::offset_of, ops::Range, sync::Arc};
 
 use block::{Device, MemoryDevice};
 use f2fs::{
+    OpenOptions,
     engine::{Engine, Options as VolumeOptions},
     format::{TableCopy, checkpoint::raw::Checkpoint, crc::f2fs_crc},
+    mkfs,
 };
 use f2fs_rescue::{Grade, Options};
 use support::{compare, overwrite, rescued, tree_of};
-use volume::{BLOCK, FEATURES, content, open, sound};
+use volume::{BLOCK, FEATURES, NOW, content, open, sound};
 
 /// Distance of the packs.
 const PACK_BYTES: u64 = 2 << 20;
@@ -173,4 +175,33 @@ fn newer_nodes_count_where_a_block_of_the_nat_is_an_older_one() {
         let grades = result.found.iter().filter_map(|found| found.certainty).map(|it| it.grade());
         assert!(grades.clone().any(|grade| grade != Grade::Whole), "nothing confirms the newer ones");
     }
+}
+
+/// The old root was newer by its version.
+#[test]
+fn without_the_nat_a_volume_counts_and_not_an_older_one_beneath_it() {
+    let device = sound(0);
+    for n in 0..9 {
+        let volume = open(device.clone());
+        volume.write(format!("/dir-2/old-{n}"), content(n, 30_000)).expect("there is space");
+        volume.close().expect("in memory");
+    }
+    let options = mkfs::Options::new([0xA5; 16]);
+    let volume = OpenOptions::new().clock(|| NOW).make(device.clone(), &options).expect("a volume");
+    for n in 0..200 {
+        let path = format!("/dir-{}/file-{n}", n % 7);
+        volume.create_dir_all(format!("/dir-{}", n % 7)).expect("there is space");
+        volume.write(path, content(5000 + n, 20_000)).expect("there is space");
+    }
+    volume.close().expect("in memory");
+    let expected = tree_of(device.clone());
+    let nat = {
+        let volume = Engine::open(device.clone(), VolumeOptions::read_only()).expect("a sound volume");
+        let nat = volume.superblock().nat;
+        u64::from(nat.start.0) * BLOCK..nat.end() * BLOCK
+    };
+    overwrite(&device, nat, 0);
+    let result = rescued(device, &Options::default());
+    assert_eq!(compare(&expected, &result.tree).1, Vec::<String>::new(), "{:?}", result.losses);
+    assert_eq!(result.tree.len(), expected.len(), "files of the older volume are none of this one");
 }
