@@ -9,6 +9,8 @@ pub struct Facts {
     pub superblock: Option<u8>,
     /// Byte of the device at which the volume starts; negative if its beginning is missing.
     pub start: i64,
+    /// Bytes of the device at which other volumes start, by their nodes. Their nodes were left out.
+    pub other_starts: Vec<i64>,
     /// Size of a block.
     pub block_size: BlockSize,
     /// Features of the volume; without a superblock those that change the layout of inodes.

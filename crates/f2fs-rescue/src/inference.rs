@@ -30,14 +30,22 @@ const VOLUME_BYTES_MAX: u64 = 1 << 46;
 /// Inodes that are enough to decide.
 const ENOUGH_INODES: u64 = 64;
 
+/// Fewest inodes of another volume that count, and the largest part of all inodes that does not.
+const OTHER_INODES_MIN: u64 = 8;
+const OTHER_MAX: u64 = 32;
+/// Fewest blocks of a volume: it has ten segments and more.
+const VOLUME_BLOCKS_MIN: u64 = 10 << 9;
+
 /// Inferred shape of a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inferred {
     pub(crate) block_size: BlockSize,
     /// Byte of the device at which the volume starts; negative if its beginning is missing.
     pub(crate) start: i64,
     /// The features that change the layout of inodes.
     pub(crate) features: Features,
+    /// Starts of other volumes whose inodes lie on the device, too, in ascending order.
+    pub(crate) others: Vec<i64>,
 }
 
 /// Infers the shape of the volume on a device. `None` if there are no inodes.
@@ -155,8 +163,27 @@ impl Tally {
             features =
                 found.iter().filter(|(is_on, _)| *is_on).fold(features, |all, (_, one)| all.with(*one));
         }
-        let start = -self.distance().unwrap_or(0).saturating_mul(1 << self.block_size.log());
-        Inferred { block_size: self.block_size, start, features }
+        let start = self.start(self.distance().unwrap_or(0));
+        Inferred { block_size: self.block_size, start, features, others: self.others() }
+    }
+
+    /// Byte at which a volume with this distance between address and position starts.
+    fn start(&self, distance: i64) -> i64 {
+        -distance.saturating_mul(1 << self.block_size.log())
+    }
+
+    /// Starts of the volumes with enough other inodes. A log that goes on in another segment, or that fills holes, makes a few
+    /// inodes vote for another distance, but not the same one often, and a smaller one than a volume has blocks.
+    fn others(&self) -> Vec<i64> {
+        let own = self.distance().unwrap_or(0);
+        let least = (self.inodes / OTHER_MAX).max(OTHER_INODES_MIN);
+        let is_other = |(distance, votes): &(&i64, &u64)| {
+            distance.abs_diff(own) >= VOLUME_BLOCKS_MIN && **votes >= least
+        };
+        let mut others: Vec<i64> =
+            self.votes.iter().filter(is_other).map(|(distance, _)| self.start(*distance)).collect();
+        others.sort_unstable();
+        others
     }
 
     /// The distance between address and position, in blocks, of most inodes.

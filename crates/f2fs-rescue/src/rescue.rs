@@ -144,6 +144,7 @@ fn facts(shape: &Shape, evidence: Option<&Evidence>, scanned: &Scanned, tree: &T
     Facts {
         superblock: known.map(|(_, copy, _)| *copy),
         start: shape.start,
+        other_starts: shape.others.clone(),
         block_size: shape.block_size(),
         features: known.map_or(shape.lenient.features, |(sb, ..)| sb.features),
         checkpoint: evidence.map(|evidence| evidence.checkpoint.version.0),

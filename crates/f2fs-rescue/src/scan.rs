@@ -39,6 +39,15 @@ pub(crate) struct Scanned {
     is_full: bool,
     /// True if nodes were left out because the table is full.
     pub(crate) has_left_out_nodes: bool,
+    /// The last node block, and the volume that it belongs to.
+    last: Option<(BlockAddr, Belonging)>,
+}
+
+/// Volume that a node belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Belonging {
+    This,
+    Other,
 }
 
 /// The scan.
@@ -111,6 +120,9 @@ impl Scan<'_> {
     fn block(&self, addr: BlockAddr, bytes: &[u8], scanned: &mut Scanned) {
         let shape = self.shape;
         let Some(footer) = raw_node::footer(bytes, shape.block_size(), shape.limits) else { return };
+        if self.belonging(addr, &footer, scanned) == Belonging::Other {
+            return;
+        }
         if scanned.is_full {
             scanned.has_left_out_nodes = true;
             return;
@@ -142,6 +154,21 @@ impl Scan<'_> {
             // Thinning again would free little, and sort the whole table for it.
             scanned.is_full = scanned.versions.len() > self.versions_max / 8 * 7;
         }
+    }
+}
+
+impl Scan<'_> {
+    /// Decides which volume a node belongs to. The last node before a log goes on elsewhere does not tell; then it belongs to
+    /// that of the node in front of it.
+    fn belonging(&self, addr: BlockAddr, footer: &NodeFooter, scanned: &mut Scanned) -> Belonging {
+        let before = scanned.last.filter(|(last, _)| last.0 + 1 == addr.0).map(|(_, volume)| volume);
+        let belonging = match footer.next_addr {
+            _ if self.shape.is_of_another(addr, footer) => Belonging::Other,
+            next if next.0 == addr.0 + 1 => Belonging::This,
+            _ => before.unwrap_or(Belonging::This),
+        };
+        scanned.last = Some((addr, belonging));
+        belonging
     }
 }
 

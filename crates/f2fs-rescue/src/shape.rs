@@ -8,7 +8,7 @@ use f2fs::{
     engine::{Geometry, Io, read_superblock},
     format::{
         BlockSize,
-        node::NodeFormat,
+        node::{NodeFooter, NodeFormat},
         superblock::{Features, Superblock},
     },
     units::{BlockAddr, Ino},
@@ -43,6 +43,8 @@ pub(crate) struct Shape {
     pub(crate) blocks: Range<u64>,
     /// Byte of the device at which the volume starts.
     pub(crate) start: i64,
+    /// Bytes of the device at which other volumes start, as far as their inodes were seen.
+    pub(crate) others: Vec<i64>,
     /// The parts of the device that the scan has read; empty before.
     pub(crate) read: Map,
 }
@@ -63,9 +65,13 @@ impl Shape {
             Error::NotF2fs("neither superblock has survived, and there are no inodes".into())
         })?;
         let start = if options.offset_bytes.is_some() { given } else { inferred.start };
+        let mut others = inferred.others.clone();
+        others.push(inferred.start);
+        others.retain(|other| *other != start);
+        let inferred = Inferred { start, others: others.clone(), ..inferred };
         // The second copy of the superblock may be there although the first block is missing.
-        Ok(Shape::of_superblock(device, start)
-            .unwrap_or_else(|| Shape::of_inodes(device, Inferred { start, ..inferred })))
+        let shape = Shape::of_superblock(device, start);
+        Ok(Shape { others, ..shape.unwrap_or_else(|| Shape::of_inodes(device, inferred)) })
     }
 
     fn of_superblock(device: &Arc<dyn Device>, start: i64) -> Option<Shape> {
@@ -85,12 +91,13 @@ impl Shape {
             known: Some((sb, copy, geometry)),
             limits,
             start,
+            others: Vec::new(),
             read: Map::default(),
         })
     }
 
     fn of_inodes(device: &Arc<dyn Device>, inferred: Inferred) -> Shape {
-        let Inferred { block_size, start, features } = inferred;
+        let Inferred { block_size, start, features, others } = inferred;
         let view = Arc::new(View::new(device.clone(), start));
         let blocks = view.geometry().size_bytes.div_ceil(block_size.bytes() as u64);
         let limits = Limits::of_image(blocks);
@@ -102,8 +109,19 @@ impl Shape {
             known: None,
             limits,
             start,
+            others,
             read: Map::default(),
         }
+    }
+
+    /// Returns true if the block behind which a node was written shows that the node belongs to another volume. A superblock
+    /// tells the blocks of the volume; then no node does.
+    pub(crate) fn is_of_another(&self, addr: BlockAddr, footer: &NodeFooter) -> bool {
+        // Where the node would lie in a volume that starts at `other`.
+        let log = self.block_size().log();
+        let distance = i64::from(footer.next_addr.0) - 1 - i64::from(addr.0);
+        let is_from = |other: &i64| (self.start - other) >> log == distance;
+        self.known.is_none() && distance != 0 && self.others.iter().any(is_from)
     }
 
     /// Inode of the root directory.

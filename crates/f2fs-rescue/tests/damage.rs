@@ -459,3 +459,37 @@ enum Nat {
     Whole,
     Lost,
 }
+
+#[test]
+fn two_volumes_on_one_device_are_not_mixed() {
+    const LOST: u64 = 8 << 20;
+    let (first, second) = (sound(1), sound(0));
+    let volume = open(second.clone());
+    for n in 0..300 {
+        volume
+            .write(format!("/dir-3/file-{}", 14 * n + 3), content(9000 + n, 50_000))
+            .expect("there is space");
+    }
+    volume.close().expect("in memory");
+    let (bytes, start) = (first.geometry().size_bytes, 1 << 20);
+    let disk = Arc::new(MemoryDevice::new(start + 2 * bytes));
+    let mut page = vec![0; BLOCK as usize];
+    for (volume, at) in [(&first, start), (&second, start + bytes)] {
+        for offset in volume.allocated_pages() {
+            volume.read(offset, &mut page).expect("in memory");
+            disk.write(offset + at, &page).expect("in memory");
+        }
+    }
+    overwrite(&disk, start..start + LOST, 0);
+    let expected = tree_of(first.clone());
+    let result = rescued(disk.clone(), &Options::default());
+    let facts = result.rescue.facts();
+    let starts = [start as i64, (start + bytes) as i64];
+    assert!(starts.contains(&facts.start), "{}", facts.start);
+    assert_eq!(facts.other_starts, starts.into_iter().filter(|at| *at != facts.start).collect::<Vec<_>>());
+    let result = rescued(disk, &Options { offset_bytes: Some(start), ..Options::default() });
+    assert_eq!(result.rescue.facts().other_starts, [starts[1]]);
+    let (safe, found) = untouched(1, &expected, &result, |at| at < LOST);
+    assert!(safe > 100 && found == safe, "{found} of {safe}");
+    assert!(result.tree.len() <= expected.len() + 5, "{} of {}", result.tree.len(), expected.len());
+}

@@ -31,6 +31,8 @@ fn the_rescued_tree_of_a_sound_volume_is_the_volumes_tree() {
         if !missing.is_empty() || !extra.is_empty() {
             failures.push(format!("{name}: missing {missing:?}, extra {extra:?}, {:?}", result.losses));
         }
+        // Nothing contradicts the counts of a sound volume.
+        failures.extend(result.losses.iter().map(|loss| format!("{name}: {loss}")));
         let is_sound = |found: &f2fs_rescue::Found| {
             found.certainty.is_none_or(|certainty| certainty.grade() <= Grade::Likely)
         };

@@ -127,6 +127,7 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.quiet {
         tell_facts(&name(), rescue.facts());
     }
+    tell_others(&args.image, rescue.facts());
     if args.timeline {
         return timeline(args, &rescue);
     }
@@ -322,6 +323,20 @@ fn tell_facts(image: &str, facts: &Facts) {
     }
 }
 
+/// Warns of other volumes on the device: nothing tells which one is wanted.
+fn tell_others(image: &BareImage, facts: &Facts) {
+    let base = image.place.range.offset.unwrap_or(0);
+    for start in &facts.other_starts {
+        notice!(
+            "flashkit: {}: nodes of another volume lie on the device, which begins at byte {}; they were left out. \
+             Its files come with --offset {}, if it begins on the device",
+            image.image.display(),
+            i128::from(*start) + i128::from(base),
+            i128::from(*start) + i128::from(base)
+        );
+    }
+}
+
 fn blocks(facts: &Facts) -> String {
     format!("blocks of {}", BinaryBytes(facts.block_size.bytes() as u64))
 }
@@ -381,6 +396,7 @@ fn refuse_lost(lost: u64) -> Result<()> {
 struct Volume {
     superblock: Option<u8>,
     start_byte: i64,
+    other_starts: Vec<i64>,
     block_size_bytes: u64,
     features: Vec<&'static str>,
     checkpoint: Option<u64>,
@@ -396,6 +412,7 @@ impl Volume {
         Volume {
             superblock: facts.superblock,
             start_byte: facts.start,
+            other_starts: facts.other_starts.clone(),
             block_size_bytes: facts.block_size.bytes() as u64,
             features: facts.features.names().collect(),
             checkpoint: facts.checkpoint,
