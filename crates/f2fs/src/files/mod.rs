@@ -11,6 +11,7 @@ mod extents;
 mod in_place;
 mod map;
 mod map_write;
+mod new_blocks;
 mod pages;
 mod ranges;
 mod read;
@@ -22,7 +23,6 @@ mod verity;
 mod verity_check;
 mod write;
 mod write_back;
-mod write_through;
 
 use rustc_hash::FxHashSet;
 

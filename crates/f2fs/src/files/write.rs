@@ -4,7 +4,7 @@
 //! pending run as long as it is there. Only two sorts of blocks of a plain file wait as dirty pages: blocks
 //! on the device that are overwritten in part, and overwritten blocks that an fsync may update in place.
 //! (Compressed files and directories have [others](super::pages).) Large writes may
-//! [bypass the pending run](super::write_through). Therefore new blocks that are written in ascending order
+//! [bypass the pending run](super::new_blocks). Therefore new blocks that are written in ascending order
 //! have that order on the device too. Space is checked before anything changes.
 
 use std::ops::Range;
@@ -152,7 +152,7 @@ impl Files {
         result
     }
 
-    /// Writes the next block or a part of it, or several blocks at once past the log's buffer.
+    /// Writes the next block or a part of it, or a run of new blocks.
     fn write_next(
         &mut self,
         ino: Ino,
@@ -163,10 +163,9 @@ impl Files {
     ) -> Result<Written> {
         let (bytes, log) = (self.geometry().block_size.bytes(), self.geometry().block_size.log());
         let (block, inside) = (offset >> log, offset as usize & (bytes - 1));
-        let through = if inside == 0 { self.blocks_to_write_through(ino, slot, block, data)? } else { 0 };
-        if through > 0 {
-            let (blocks, gained) =
-                self.write_through_blocks(ino, slot, block, &data[..through << log], kind)?;
+        let new = if inside == 0 { self.new_blocks(ino, slot, block, data)? } else { 0 };
+        if new > 0 {
+            let (blocks, gained) = self.write_new_blocks(ino, slot, block, &data[..new << log], kind)?;
             return Ok(Written { blocks, length: blocks << log, gained });
         }
         let length = data.len().min(bytes - inside);

@@ -73,6 +73,34 @@ impl Segments {
         self.push(log, block, bytes)
     }
 
+    /// Takes consecutive blocks of a log and adds `bytes` to the log. `owner` returns the owner of each block. Returns the
+    /// first address, and the number of blocks: at least one, and at most those that `bytes` holds.
+    pub(crate) fn append_run(
+        &mut self,
+        log: SegmentType,
+        owner: impl Fn(usize) -> Owner,
+        bytes: &[u8],
+    ) -> Result<(BlockAddr, usize)> {
+        let (head, rest) = bytes.split_at(self.disk.geometry().block_size.bytes());
+        let block = self.allocate(log, owner(0))?;
+        let mut next = block.next;
+        let first = self.push(log, block, head)?;
+        let mut count = 1;
+        for bytes in rest.chunks_exact(head.len()) {
+            if next.0 != first.0 + count as u32 {
+                break;
+            }
+            // An error is left to the next call, which meets it again.
+            let Ok(block) = self.allocate(log, owner(count)) else { break };
+            next = block.next;
+            if self.push(log, block, bytes).is_err() {
+                break;
+            }
+            count += 1;
+        }
+        Ok((first, count))
+    }
+
     /// Takes consecutive blocks of a log and writes them from `bytes` past its pending run. `owner` returns the owner of
     /// each block. Returns the first address, and the number of blocks: at least one, and at most those that `bytes` holds.
     pub(crate) fn append_through(

@@ -226,9 +226,12 @@ impl Sit {
     /// If the block is valid or protected, which is a bug in allocation.
     pub(super) fn free_block(&mut self, io: &Io, addr: BlockAddr) -> Result<FreeBlock> {
         let (number, offset) = self.geometry.position(addr);
-        let is_protected = bits::msb(&self.segment_mut(io, number)?.protected, usize::from(offset));
+        let segment = self.segment_mut(io, number)?;
+        let [is_protected, is_valid] =
+            [&segment.protected, &segment.map].map(|map| bits::msb(map, usize::from(offset)));
         assert!(!is_protected, "{addr} is allocated although the last checkpoint needs it");
-        self.invalid_block(io, addr)
+        assert!(!is_valid, "{addr} is allocated twice");
+        Ok(FreeBlock(addr))
     }
 
     /// Returns a block that is not valid, even if it is protected: for a checkpoint that has borrowed its segment, and for
