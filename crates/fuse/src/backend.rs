@@ -23,7 +23,7 @@ use image::Image;
 use posix::{Credentials, Errno, FileSystem, Result};
 
 use crate::{
-    IoUring, MountOptions,
+    IoUring, MountOptions, Reads,
     cache::KernelCache,
     event::{Event, Report},
     mount::SUBTYPE,
@@ -65,6 +65,7 @@ struct Adapter {
     /// Device number of the mount in the mount table.
     device: Option<(u32, u32)>,
     caching: WriteCaching,
+    reads: Reads,
     io_uring: IoUring,
     /// Set when requests are answered.
     report: OnceLock<Arc<Report>>,
@@ -109,6 +110,7 @@ pub fn mount(
         kernel_write_back_for_space,
         device: block::mounts().ok().and_then(|all| mounts::device_on(&all, dir)),
         caching: if options.direct_write { WriteCaching::Bypassed } else { WriteCaching::WriteBack },
+        reads: options.reads,
         io_uring: options.io_uring,
         report: OnceLock::new(),
     };
@@ -145,7 +147,7 @@ impl Handler for Adapter {
             true => init::Names::Encrypted,
             false => init::Names::Lasting,
         };
-        init::flags(request, self.caching, names)
+        init::flags(request, self.caching, names, self.reads)
     }
 
     fn handle(&self, request: &mut Request<'_>, response: &mut Response) -> Result<(), Errno> {

@@ -23,5 +23,5 @@ mod tests;
 
 pub use event::{Event, Report};
 pub use mount::{Error, Mount, Result, remount};
-pub use options::{IoUring, KNOWN as KNOWN_OPTIONS, Medium, MountOptions, OnError};
+pub use options::{IoUring, KNOWN as KNOWN_OPTIONS, Medium, MountOptions, OnError, Reads};
 pub use posix::{Atime, BackgroundGc, FsyncMode};

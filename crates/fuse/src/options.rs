@@ -43,6 +43,16 @@ pub enum IoUring {
     Never,
 }
 
+/// The queue of the kernel in which reads of files wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reads {
+    /// That of background requests: reads go side by side, and behind all write-back that is under way.
+    #[default]
+    Background,
+    /// That of requests for which a process waits: a read overtakes write-back, and a stream has one read at a time.
+    Foreground,
+}
+
 /// The kind of file that holds a volume. It determines the default of `discard`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
@@ -123,6 +133,8 @@ pub struct MountOptions {
     pub direct: bool,
     /// Files open for writing bypass the page cache of the mount.
     pub direct_write: bool,
+    /// The queue in which reads wait.
+    pub reads: Reads,
     /// Use of io_uring for the exchange of requests with the kernel.
     pub io_uring: IoUring,
     /// Labels of SELinux. With `None`, it depends on whether the host has SELinux.
@@ -169,6 +181,7 @@ impl Default for MountOptions {
             threads: None,
             direct: false,
             direct_write: false,
+            reads: Reads::default(),
             io_uring: IoUring::default(),
             selinux_labels: None,
             source_name: None,
@@ -178,7 +191,7 @@ impl Default for MountOptions {
 }
 
 /// Spelling and description of all options.
-pub const KNOWN: [(&str, &str); 42] = [
+pub const KNOWN: [(&str, &str); 43] = [
     ("ro, rw", "ro: write nothing; an unclean volume is recovered in memory"),
     ("remount", "Change the flags of an existing mount: ro, dev, suid, exec, sync and access times"),
     ("dev, nodev, suid, nosuid, exec, noexec, symfollow, nosymfollow", "As in mount(8)"),
@@ -238,6 +251,11 @@ pub const KNOWN: [(&str, &str); 42] = [
         "Write past the page cache of the mount, which then caches only files that are open for reading alone. \
          Long writes become faster, short ones slower; shared mappings of files open for writing then need \
          Linux 6.6",
+    ),
+    (
+        "sync_read, async_read",
+        "sync_read: a read overtakes the write-back of other files, which can take seconds after many random writes; \
+         streams have one read at a time and become slower [async_read]",
     ),
     (
         "io_uring, no_io_uring",

@@ -3,6 +3,7 @@
 use fuse_protocol::{InitRequest, abi::init_flags};
 
 use super::WriteCaching;
+use crate::Reads;
 
 /// Init flags to negotiate if the kernel offers them.
 const WANTED_FLAGS: u64 = init_flags::ASYNC_READ
@@ -35,8 +36,11 @@ pub enum Names {
 }
 
 /// Returns the flags to negotiate with a kernel.
-pub fn flags(request: &InitRequest, caching: WriteCaching, names: Names) -> u64 {
+pub fn flags(request: &InitRequest, caching: WriteCaching, names: Names, reads: Reads) -> u64 {
     let mut flags = WANTED_FLAGS;
+    if reads == Reads::Foreground {
+        flags &= !(init_flags::ASYNC_READ | init_flags::ASYNC_DIO);
+    }
     if names == Names::Encrypted {
         // The kernel would keep listings and targets from before a key was added or removed.
         flags &= !(init_flags::CACHE_SYMLINKS | init_flags::NO_OPENDIR_SUPPORT);
@@ -76,11 +80,18 @@ mod tests {
         assert_eq!(negotiated & (init_flags::CACHE_SYMLINKS | init_flags::NO_OPENDIR_SUPPORT), 0);
     }
 
+    #[test]
+    fn reads_of_a_mount_with_sync_read_are_no_background_requests() {
+        let wanted = |reads| flags(&request(u64::MAX), WriteCaching::WriteBack, Names::Lasting, reads);
+        let background = init_flags::ASYNC_READ | init_flags::ASYNC_DIO;
+        assert_eq!(wanted(Reads::Background) & !wanted(Reads::Foreground), background);
+    }
+
     fn request(flags: u64) -> InitRequest {
         InitRequest { minor: 36, max_readahead: 0, flags }
     }
 
     fn flags_of(request: InitRequest, caching: WriteCaching, names: Names) -> u64 {
-        request.negotiate(flags(&request, caching, names)).flags
+        request.negotiate(flags(&request, caching, names, Reads::Background)).flags
     }
 }

@@ -8,7 +8,7 @@ use f2fs::{
 };
 use posix::{Atime, BackgroundGc, FsyncMode, SelinuxLabels, ShownOwner};
 
-use super::{IoUring, KNOWN, MountOptions, OnError};
+use super::{IoUring, KNOWN, MountOptions, OnError, Reads};
 
 /// Returns the spellings of all options, for messages.
 pub(super) fn spellings() -> String {
@@ -103,6 +103,8 @@ impl MountOptions {
             ("strictatime", None) => self.atime = Atime::Strict,
             ("diratime", None) => self.dir_atime = true,
             ("nodiratime", None) => self.dir_atime = false,
+            ("sync_read", None) => self.reads = Reads::Foreground,
+            ("async_read", None) => self.reads = Reads::Background,
             ("io_uring", None) => self.io_uring = IoUring::Wanted,
             ("no_io_uring", None) => self.io_uring = IoUring::Never,
             ("allow_other", None) => self.allow_other = true,
