@@ -6,19 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use f2fs::{
-    format::node_path::NodeKind,
-    units::{BlockAddr, Ino, Nid, SegNo},
-};
+use f2fs::units::{BlockAddr, Ino, Nid, SegNo};
 use rustc_hash::FxHashSet;
 
 use crate::{
     Loss, Slot,
     addresses::{Doubt, Odd},
     checker::{Checker, ODD_MAX},
-    inodes::{has_map, is_alias},
+    owners::NamedPlace,
     segments::{Content, Contents},
-    table::fact,
 };
 
 /// A place without an address, and the blocks whose summaries name it.
@@ -92,40 +88,10 @@ impl Checker<'_> {
     /// The place that the summary of a block names, if it lies in a node in use and has no address.
     fn emptied(&mut self, addr: BlockAddr) -> Option<((Nid, u16), Emptied)> {
         let owned = self.summaries.owner(&self.io, addr).filter(|owned| owned.content == Content::Data)?;
-        let (nid, index) = (owned.owner.nid, usize::from(owned.owner.offset));
-        let entry = self.table.find(nid)?;
-        let is_made_anew = self.table.has(entry, fact::EMPTIED);
-        let is_doubtful = self.table.has(entry, fact::BROKEN | fact::INVALID);
-        if is_doubtful && !is_made_anew || self.table.version(entry) != owned.owner.version {
-            return None;
-        }
-        let ino = self.table.ino(entry);
-        let features = self.format.features;
-        let inode = self.inode_of(ino).filter(|inode| has_map(inode) && !is_alias(inode, features))?;
-        let layout = inode.layout();
-        let (first, count, starts_at) = match Nid::from(ino) == nid {
-            true => (0, layout.addrs(), layout.addrs_at()),
-            false => {
-                let offset = self.table.has(entry, fact::REACHED).then(|| self.table.parent_offset(entry))?;
-                let kind = NodeKind::of(self.geometry.block_size, offset)?;
-                (kind.first_block(&layout)?, layout.direct_addrs(), 0)
-            }
-        };
-        let slot = Slot { nid, at: starts_at + 4 * index };
-        if index >= count {
-            return None;
-        }
-        let stored = match is_made_anew {
-            true => BlockAddr::NULL,
-            false => {
-                let bytes = self.cache.block(&self.io, self.table.addr(entry)).ok()?;
-                let word = bytes.get(slot.at..slot.at + 4)?;
-                BlockAddr(u32::from_le_bytes(word.try_into().expect("four bytes")))
-            }
-        };
+        let NamedPlace { ino, block, slot, stored } = self.named_place(owned.owner)?;
         let is_empty = [BlockAddr::NULL, BlockAddr::NEW].contains(&stored);
-        let place = Emptied { ino, block: first + index as u64, slot, stored, originals: Vec::new() };
-        is_empty.then_some(((nid, owned.owner.offset), place))
+        let place = Emptied { ino, block, slot, stored, originals: Vec::new() };
+        is_empty.then_some(((owned.owner.nid, owned.owner.offset), place))
     }
 
     /// Number of blocks that i_blocks of an inode counts and that were not found.

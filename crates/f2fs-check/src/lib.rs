@@ -51,6 +51,7 @@ mod mixed;
 mod names;
 mod nat;
 mod nodes;
+mod owners;
 mod packs;
 mod parents;
 mod places;

@@ -17,6 +17,8 @@ pub(crate) enum Loss {
     Address,
     /// A block that i_blocks and a summary assign to a file, whose place there has another owner or is not certain.
     Block,
+    /// A block of a file that becomes a copy of another file's block.
+    Copy,
     /// A compressed cluster that is cleared or cut.
     Cluster,
     /// The limits in a quota file.
@@ -65,6 +67,7 @@ impl Loss {
                     "up to {count} blocks are freed that summaries assign to files, in which nothing confirms them"
                 )
             }
+            Loss::Copy => format!("up to {count} blocks of files become copies of other files' blocks"),
             Loss::Cluster => format!("up to {count} compressed clusters are cleared or cut"),
             Loss::Limits => format!("limits in up to {count} quota files are lost"),
             Loss::Attributes => {

@@ -5,7 +5,6 @@ use f2fs::{
     format::{
         BLOCKS_PER_SEGMENT, bits,
         checkpoint::LogPosition,
-        node::NodeFooter,
         sit::{self, SegmentType},
         superblock::Features,
     },
@@ -14,12 +13,11 @@ use f2fs::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Certainty, Finding, Fix, Kind, Loss, NewBlock, Slot,
+    Certainty, Finding, Fix, Kind, Loss, Slot,
     addresses::{Doubt, Odd},
     checker::{Checker, ODD_MAX},
     inodes::{BLOCKS, EXTENT, SAVED_BLOCKS},
     segments::{Content, Contents},
-    shared::Claim,
     table::{Entry, fact},
 };
 
@@ -128,9 +126,14 @@ impl Checker<'_> {
             self.give_up(odd);
             self.segments.claim(original, Content::Data);
         }
-        let overwritten = overwritten_sectors(&all);
+        let (overwritten, filled) = (overwritten_sectors(&all), self.files_with_filled_holes(&all));
         for (_, odd) in all.into_iter().filter(|(_, odd)| odd.original.is_none()) {
             let is_overwritten = overwritten.contains(&sector_of(&odd));
+            if let Some(evidence) = self.evidence_of_hole(&odd, &filled) {
+                self.give_up(&odd);
+                self.restore_hole(&odd, &evidence);
+                continue;
+            }
             match &odd.doubt {
                 Doubt::Outside => {
                     let known = format!("it names {}, outside the main area", odd.addr);
@@ -157,12 +160,7 @@ impl Checker<'_> {
                 Doubt::NodeLog | Doubt::Unmarked => {}
             }
         }
-        for Claim { addr, claimant, slot } in self.shared.take() {
-            self.add(Kind::BlockTwice, Place::Block(addr), format!("{claimant} and another owner name it"));
-            if let Some(slot) = slot {
-                self.separate(addr, slot);
-            }
-        }
+        self.separate_owners();
     }
 
     /// Returns the certainty that an address is wrong and that its original is right.
@@ -221,18 +219,6 @@ impl Checker<'_> {
         }
         // Neither the summary nor the SIT confirms the addresses that are kept.
         (0..freed).for_each(|_| self.lose(Loss::Block));
-    }
-
-    /// Gives one of two owners of a block a copy of it; an address in a node's block is cleared.
-    fn separate(&mut self, addr: BlockAddr, slot: Slot) {
-        let footer = self.cache.block(&self.io, addr).map(|bytes| NodeFooter::of(&bytes));
-        let node = footer.ok().and_then(|footer| self.table.find(footer.nid));
-        if node.is_some_and(|entry| self.table.addr(entry) == addr) {
-            self.fix(Fix::Node(slot, vec![0; 4]));
-            self.lose(Loss::Address);
-        } else {
-            self.fix(Fix::Block(slot, NewBlock::Copy(addr)));
-        }
     }
 
     fn conclude_summaries(&mut self) {

@@ -2,6 +2,7 @@
 
 use f2fs::{
     engine::{Caller, Engine, NewNode},
+    format::BLOCKS_PER_SEGMENT,
     units::{BlockAddr, Ino, SegNo},
 };
 use f2fs_check::Certainty;
@@ -18,6 +19,8 @@ const FEATURES: &str = "extra_attr,inode_checksum";
 const WORDS: usize = 128;
 /// Byte offset of the extent in an inode.
 const EXTENT: usize = 348;
+/// Byte offset of i_blocks in an inode.
+const BLOCKS: usize = 24;
 /// An address outside the main area.
 const OUTSIDE: u32 = 0x5A5A_5A5A;
 
@@ -54,7 +57,42 @@ fn a_block_that_many_addresses_name_is_copied_for_each() {
     let paths = all_paths(&d);
     let first = addrs_of_plain(&d).next().unwrap();
     put_words(&d, 500, [first; 40].into_iter());
-    assert_eq!(faults_after_repair(&d, &paths), ["\"holes\""], "the only file that is not as before");
+    // The file has other blocks there.
+    let holes = d.ino("/holes");
+    let blocks = d.volume().inode(holes).unwrap().head().blocks.get() + 40;
+    d.put_inode(holes, BLOCKS, &blocks.to_le_bytes());
+    let copies = "up to 40 blocks of files become copies of other files' blocks";
+    assert_eq!(faults_after_repair(&d, &paths), ["\"holes\"", copies], "the only file that is not as before");
+}
+
+/// Repairs a volume whose holes became addresses: they are holes again, and nothing is lost.
+fn holes_come_back(damage: impl FnOnce(&Damaged)) {
+    let d = sound();
+    let paths = all_paths(&d);
+    damage(&d);
+    let plan = repair_of(&d.device);
+    assert_ne!(plan.certainty(), Certainty::Unclear, "{}", support::lines(&plan.report));
+    assert_eq!(faults_after_repair(&d, &paths), Vec::<String>::new());
+}
+
+#[test]
+fn holes_that_became_addresses_of_another_files_blocks_are_holes_again() {
+    holes_come_back(|d| put_words(d, 500, addrs_of_plain(d).take(1)));
+    holes_come_back(|d| put_words(d, 500, addrs_of_plain(d).take(40)));
+    // The checksum is right with the address, or without it.
+    let place = |d: &Damaged| d.volume().inode(d.ino("/holes")).unwrap().layout().addrs_at() + 4 * 5;
+    let addr = |d: &Damaged| addrs_of_plain(d).next().unwrap().to_le_bytes();
+    holes_come_back(|d| d.put_inode(d.ino("/holes"), place(d), &addr(d)));
+    holes_come_back(|d| d.put_node(d.ino("/holes").into(), place(d), &addr(d)));
+}
+
+#[test]
+fn a_hole_that_became_the_address_of_a_free_block_is_a_hole_again() {
+    holes_come_back(|d| {
+        let log = d.checkpoint().1.logs[1];
+        let free = d.volume().geometry().block(log.segment, BLOCKS_PER_SEGMENT as u16 - 1);
+        put_words(d, 500, [free.0].into_iter());
+    });
 }
 
 #[test]
