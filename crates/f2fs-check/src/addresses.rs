@@ -37,6 +37,8 @@ pub enum Doubt {
     NodeLog,
     /// The SIT does not mark the named block, and no summary tells its owner.
     Unmarked,
+    /// The named block is an older one than the original, as far as this is certain.
+    Older(Certainty),
 }
 
 /// An address that something speaks against.
@@ -252,7 +254,7 @@ impl Checker<'_> {
         match &odd.doubt {
             Doubt::Summary(kind, what) => self.summary_fault(*kind, odd.addr, what),
             // The block that belongs here, if there is one, is freed.
-            Doubt::NodeLog | Doubt::Unmarked => self.lose(Loss::Block),
+            Doubt::NodeLog | Doubt::Unmarked | Doubt::Older(_) => self.lose(Loss::Block),
             Doubt::Outside => {
                 let known = format!("it names {}, outside the main area", odd.addr);
                 self.add(Kind::BlockAddress, Place::File(odd.ino, odd.block), known);

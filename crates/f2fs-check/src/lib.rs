@@ -29,6 +29,7 @@ mod ciphertext;
 mod clusters;
 mod copied_areas;
 mod directories;
+mod displaced;
 mod doubtful_names;
 mod emptied;
 mod encryption;

@@ -427,6 +427,19 @@ impl Checker<'_> {
         }
     }
 
+    /// Takes back that a block contradicts the footer of its summary.
+    pub fn discount_footer(&mut self, addr: BlockAddr) {
+        let owned = self.summaries.owner(&self.io, addr);
+        let segment = self.geometry.position(addr).0;
+        if let Some(count) = self
+            .footers
+            .get_mut(&segment.0)
+            .filter(|_| owned.is_some_and(|owned| owned.content == Content::Node))
+        {
+            *count = count.saturating_sub(1);
+        }
+    }
+
     /// Reports nodes that no parent names, and offsets that contradict each other.
     pub fn conclude_nodes(&mut self) {
         let placed = self.conclude_places();

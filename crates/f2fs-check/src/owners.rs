@@ -91,7 +91,7 @@ impl Checker<'_> {
             let is_suspect = match odd.doubt {
                 Doubt::Outside => odd.addr != BlockAddr::NEW,
                 Doubt::Summary(..) => self.shared.contains(odd.addr) || !self.segments.is_valid(odd.addr),
-                Doubt::NodeLog | Doubt::Unmarked => false,
+                Doubt::NodeLog | Doubt::Unmarked | Doubt::Older(_) => false,
             };
             if is_suspect && odd.original.is_none() {
                 *suspects.entry(odd.ino).or_default() += 1;

@@ -51,6 +51,7 @@ impl Checker<'_> {
         let old = self.old_sit_blocks();
         self.remake_inodes(&old);
         let mut unused = self.find_originals(&old);
+        self.find_displaced(&old, &mut unused);
         self.find_emptied(&old, &mut unused);
         self.conclude_addresses();
         self.conclude_summaries();
@@ -157,7 +158,7 @@ impl Checker<'_> {
                 }
                 Doubt::Summary(kind, what) => self.summary_fault(*kind, odd.addr, what),
                 // Without another block for the place, the address counts.
-                Doubt::NodeLog | Doubt::Unmarked => {}
+                Doubt::NodeLog | Doubt::Unmarked | Doubt::Older(_) => {}
             }
         }
         self.separate_owners();
@@ -176,6 +177,7 @@ impl Checker<'_> {
             Doubt::NodeLog => Certainty::Certain,
             // An old block of the SIT looks the same.
             Doubt::Unmarked => Certainty::Unclear,
+            Doubt::Older(certainty) => certainty,
         }
     }
 
@@ -488,7 +490,7 @@ fn overwritten_sectors(all: &[((Nid, u16), Odd)]) -> FxHashSet<(Nid, usize)> {
     let mut votes: FxHashMap<(Nid, usize), i32> = FxHashMap::default();
     for (_, odd) in all {
         let vote = match odd.doubt {
-            Doubt::Unmarked => 0,
+            Doubt::Unmarked | Doubt::Older(_) => 0,
             _ if odd.original.is_some() => 1,
             Doubt::Outside => 1,
             Doubt::Summary(..) => -1,

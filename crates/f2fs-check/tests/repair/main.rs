@@ -17,6 +17,7 @@ use f2fs_check::{
 mod addresses;
 mod case_folding;
 mod directories;
+mod displaced;
 mod encrypted;
 #[path = "../support/kept.rs"]
 mod kept;

@@ -1,0 +1,136 @@
+//! Blocks whose place names an older block of it.
+//!
+//! The summary of a block that was overwritten still names its place, so it confirms an address that went back to it. The SIT
+//! marks the newer block, which nothing names then, and not the older one. It looks the same where the SIT is older than the
+//! node. The checksum of an inode tells the two apart, and so does the block of the node: a block of the SIT that marks a node
+//! marks the blocks that the node named.
+
+use f2fs::{
+    format::{sit::SegmentType, superblock::Features},
+    units::{BlockAddr, SegNo},
+};
+use rustc_hash::FxHashSet;
+
+use crate::{
+    Certainty, Loss,
+    addresses::{Doubt, Odd},
+    checker::{Checker, ODD_MAX},
+    owners::NamedPlace,
+    segments::{Content, Contents},
+    table::fact,
+};
+
+/// A conclusion about a place that names a block without a mark, while a marked block belongs there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// The marked block comes back.
+    Older(Certainty),
+    /// The address counts. If it is not certain, the marked block is a loss.
+    Current(Certainty),
+}
+
+impl Checker<'_> {
+    /// Finds the places that name an older block than an unused one, and takes the blocks that come back out of `unused`. The
+    /// segments in `old` blocks of the SIT tell nothing.
+    pub fn find_displaced(&mut self, old: &FxHashSet<u32>, unused: &mut Vec<(SegNo, Vec<BlockAddr>)>) {
+        for (segment, blocks) in unused.iter_mut() {
+            let is_usable = !old.contains(&self.sit_block(*segment))
+                && self.segments.content(*segment) != Some(Content::Node);
+            blocks.retain(|addr| !(is_usable && self.displaces(*addr, old)));
+        }
+        unused.retain(|(_, blocks)| !blocks.is_empty());
+    }
+
+    /// Returns true if an unused block takes its place from an older block.
+    fn displaces(&mut self, unused: BlockAddr, old: &FxHashSet<u32>) -> bool {
+        let owned = self.summaries.owner(&self.io, unused).filter(|owned| owned.content == Content::Data);
+        let Some(owner) = owned.map(|owned| owned.owner) else { return false };
+        let key = (owner.nid, owner.offset);
+        if let Some(other) = self.odd.get_mut(&key) {
+            // Of two marked blocks, nothing tells the newer one.
+            if matches!(other.doubt, Doubt::Older(certainty) if certainty != Certainty::Certain) {
+                other.doubt = Doubt::Older(Certainty::Unclear);
+                self.lose(Loss::Block);
+            }
+            return false;
+        }
+        let Some(place) = self.named_place(owner) else { return false };
+        let certainty = match self.compare(&place, unused, old) {
+            Verdict::Current(Certainty::Certain) => return false,
+            Verdict::Older(certainty) if self.odd.len() < ODD_MAX => certainty,
+            Verdict::Older(_) | Verdict::Current(_) => {
+                self.lose(Loss::Block);
+                return false;
+            }
+        };
+        if certainty == Certainty::Unclear {
+            self.lose(Loss::Block);
+        }
+        let NamedPlace { ino, block, slot, stored } = place;
+        self.discount_footer(stored);
+        self.note_change_of_map(ino);
+        let doubt = Doubt::Older(certainty);
+        let odd = Odd { ino, block, addr: stored, slot, doubt, owner: owner.nid, original: Some(unused) };
+        self.odd.insert(key, odd);
+        true
+    }
+
+    /// Decides between the block that a place names and a marked one whose summary names the place.
+    fn compare(&mut self, place: &NamedPlace, unused: BlockAddr, old: &FxHashSet<u32>) -> Verdict {
+        let (stored, slot) = (place.stored, place.slot);
+        if !self.geometry.in_main(stored) || stored == unused {
+            return Verdict::Current(Certainty::Certain);
+        }
+        let is_marked = self.segments.is_valid(stored);
+        let is_node = self.is_block_of_nodes(stored);
+        if is_marked && !(is_node && self.shared.contains(stored)) {
+            return Verdict::Current(Certainty::Certain);
+        }
+        let (from, to) = (self.geometry.position(stored).0, self.geometry.position(unused).0);
+        if old.contains(&self.sit_block(from)) {
+            return Verdict::Current(Certainty::Certain);
+        }
+        if is_node || self.is_sealed_with(slot, unused) {
+            return Verdict::Older(Certainty::Certain);
+        }
+        let Some(entry) = self.table.find(slot.nid) else { return Verdict::Current(Certainty::Certain) };
+        let has_checksum =
+            self.table.ino(entry).0 == slot.nid.0 && self.format.features.has(Features::INODE_CHECKSUM);
+        let is_damaged = [from, to].into_iter().any(|segment| self.segments.contradicts_itself(segment));
+        let node = self.table.addr(entry);
+        if has_checksum && !self.table.has(entry, fact::UNSEALED)
+            || is_damaged
+            || self.segments.is_lost(from)
+            || !self.segments.is_marked(node)
+        {
+            return Verdict::Current(Certainty::Unclear);
+        }
+        // With the node, its block of the SIT would be as old, or two blocks of the SIT would be.
+        let of_node = self.sit_block(self.geometry.position(node).0);
+        if of_node == self.sit_block(from) || self.sit_block(from) != self.sit_block(to) {
+            return Verdict::Older(Certainty::Likely);
+        }
+        match self.is_only_unmarked(stored) {
+            true => Verdict::Older(Certainty::Unclear),
+            false => Verdict::Current(Certainty::Unclear),
+        }
+    }
+
+    /// Returns true if a summary and the SIT say that a block is a node.
+    fn is_block_of_nodes(&mut self, addr: BlockAddr) -> bool {
+        let kind = self.segments.kind(self.geometry.position(addr).0);
+        kind.is_some_and(SegmentType::is_node)
+            && self.summaries.owner(&self.io, addr).is_some_and(|owned| owned.content == Content::Node)
+    }
+
+    /// Returns true if no other block in use lacks its mark in the block of the SIT of this one.
+    fn is_only_unmarked(&self, addr: BlockAddr) -> bool {
+        let index = self.sit_block(self.geometry.position(addr).0);
+        let segments = self.segments.all().filter(|segment| self.sit_block(*segment) == index);
+        let unmarked = |segment| {
+            let (valid, claimed) = self.segments.maps(segment);
+            valid.iter().zip(claimed).map(|(valid, claimed)| (claimed & !valid).count_ones()).sum::<u32>()
+        };
+        segments.map(unmarked).sum::<u32>() == 1
+    }
+}
