@@ -9,6 +9,8 @@
 //! If NAT and SIT are both lost, no mark tells a node in use from a removed one. Then the numbers of nodes and inodes in the
 //! checkpoint decide: as many nodes as they count come back, and more are a reason to refuse a repair.
 
+mod misnamed;
+
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
@@ -39,6 +41,7 @@ use crate::{
     summaries::{Owned, Summaries},
     table::{Table, fact},
 };
+use misnamed::Misnamed;
 
 /// Nodes that the checkpoint counts and nothing names, from which on blocks without a mark are searched, too.
 const MISSING_MIN: u64 = 8;
@@ -62,6 +65,8 @@ pub struct Sources<'a> {
     pub table: &'a Table,
     /// The blocks that the SIT marks.
     pub segments: &'a Segments,
+    /// The NAT journal.
+    pub journal: &'a [(Nid, NatEntry)],
 }
 
 impl<'a> Sources<'a> {
@@ -73,7 +78,8 @@ impl<'a> Sources<'a> {
         segments: &'a Segments,
     ) -> Sources<'a> {
         let format = NodeFormat::of(superblock);
-        Sources { io, geometry, format, checkpoint: &pack.checkpoint, table, segments }
+        let journal = &pack.nat_journal;
+        Sources { io, geometry, format, checkpoint: &pack.checkpoint, table, segments, journal }
     }
 }
 
@@ -83,7 +89,10 @@ pub fn find(sources: Sources<'_>, summaries: &mut Summaries, report: &mut Report
     let marked = search.marked();
     let mut found = BTreeMap::new();
     for (nid, Candidate { stored, entry, .. }) in marked {
-        report.add(finding(nid, stored, entry.addr));
+        report.add(match search.misnamed.get(&nid) {
+            Some(misnamed) => misnamed.finding(nid, stored, entry.addr),
+            None => finding(nid, stored, entry.addr),
+        });
         report.fix(Fix::Nat { nid, ino: entry.ino, addr: entry.addr });
         let index = search.index(entry.addr);
         search.named.set(index);
@@ -174,6 +183,8 @@ struct Search<'a> {
     summaries: &'a mut Summaries,
     /// Blocks that the NAT names.
     named: Bitmap,
+    /// Entries that name the block of another node.
+    misnamed: FxHashMap<Nid, Misnamed>,
     /// Number of candidates that were too many to keep.
     dropped: u64,
     /// Nodes that follow the checkpoint.
@@ -192,13 +203,14 @@ enum After {
 impl<'a> Search<'a> {
     fn new(sources: Sources<'a>, summaries: &'a mut Summaries) -> Search<'a> {
         let bits = u64::from(sources.geometry.segments) * u64::from(BLOCKS_PER_SEGMENT);
-        let mut search =
-            Search { sources, summaries, named: Bitmap::new(bits), dropped: 0, after: After::Nothing };
+        let (named, misnamed, after) = (Bitmap::new(bits), FxHashMap::default(), After::Nothing);
+        let mut search = Search { sources, summaries, named, misnamed, dropped: 0, after };
         let table = sources.table;
         for (_, entry) in table.iter().filter(|(_, entry)| !table.has(*entry, fact::BROKEN)) {
             let index = search.index(table.addr(entry));
             search.named.set(index);
         }
+        search.find_misnamed();
         search
     }
 
@@ -253,8 +265,9 @@ impl<'a> Search<'a> {
                     // it have its version, and are rolled forward.
                     None => block.age() != checkpoint.version.0 as u32,
                 };
+                let is_misnamed = self.misnamed.contains_key(&block.footer.nid);
                 let stored = match table.find(block.footer.nid) {
-                    Some(entry) if segments.is_marked(table.addr(entry)) => continue,
+                    Some(entry) if segments.is_marked(table.addr(entry)) && !is_misnamed => continue,
                     Some(entry) => (table.version(entry), table.addr(entry)),
                     None => (0, BlockAddr::NULL),
                 };

@@ -162,3 +162,35 @@ fn journaled(end: At) -> Damaged {
     drop(volume);
     d.at_last_checkpoint()
 }
+
+/// Like [`journaled`], and the files "plain" and "big" have new content.
+fn journaled_with_new_content(end: At) -> Damaged {
+    let d = journaled(end);
+    let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
+    volume.begin(Caller::ADMIN).write(d.ino("/plain"), 0, &[77; 5 * BLOCK]).unwrap();
+    volume.begin(Caller::ADMIN).write(d.ino("/big"), 1000 * BLOCK as u64, &[77; BLOCK]).unwrap();
+    match end {
+        At::Checkpoint => volume.checkpoint().unwrap(),
+        At::Unmount => volume.unmount().unwrap(),
+    }
+    drop(volume);
+    Damaged::copy_of(&d.device).at_last_checkpoint()
+}
+
+/// The newest content of "plain" and "big" was gone, and so were the files that only the journal has.
+#[test]
+fn a_wrong_number_in_an_entry_of_the_nat_journal_takes_no_file() {
+    for end in [At::Checkpoint, At::Unmount] {
+        let sound = journaled_with_new_content(end);
+        let nodes =
+            [sound.ino("/plain").into(), sound.ino("/late 3").into(), sound.child(sound.ino("/big"), 0)];
+        let numbers = [Nid::from(sound.ino("/few/other")), Nid(20_000)];
+        for (node, number) in nodes.into_iter().flat_map(|node| numbers.map(|number| (node, number))) {
+            let d = Damaged::copy_of(&sound.device).at_last_checkpoint();
+            let (block, at) = d.nat_place(node);
+            assert_eq!(block, d.journals()[0].0, "the journal has the entry of {node}");
+            d.put(block, at - 4, &le(number.0));
+            loses_nothing(&d, &contents(&sound.device));
+        }
+    }
+}
