@@ -212,7 +212,7 @@ impl Evidence {
     /// Notes which versions the SIT does not mark, if it is whole and that of the newest checkpoint.
     fn judge_by_sit(&self, shape: &Shape, versions: &mut Versions) {
         let is_newest = !self.is_overtaken && self.journals == Journals::Whole;
-        if !is_newest || self.marked_blocks(shape) != Some(self.checkpoint.valid_blocks) {
+        if !is_newest || self.marked_nodes(shape) != Some(self.checkpoint.valid_nodes) {
             return;
         }
         // In the order of their addresses, each block of the SIT is read once.
@@ -300,17 +300,21 @@ impl Evidence {
         if is_outdated { NatStanding::Outdated } else { NatStanding::Current }
     }
 
-    /// Number of blocks that the SIT marks as valid. `None` if a part of it cannot be read or is impossible.
-    fn marked_blocks(&self, shape: &Shape) -> Option<u64> {
-        let mut blocks = 0;
+    /// Number of nodes that the SIT marks as valid. `None` if a part of it cannot be read or is impossible.
+    fn marked_nodes(&self, shape: &Shape) -> Option<u32> {
+        let mut nodes = 0;
         let mut cached: CachedBlock = None;
         for segment in (0..self.geometry.segments).map(SegNo) {
-            blocks += u64::from(match self.sit_journal.get(&segment.0) {
-                Some(entry) => entry.valid_blocks,
-                None => self.sit_entry(shape, segment, &mut cached)?.valid_blocks,
-            });
+            let (kind, count) = match self.sit_journal.get(&segment.0) {
+                Some(entry) => (entry.kind, entry.valid_blocks),
+                None => {
+                    let entry = self.sit_entry(shape, segment, &mut cached)?;
+                    (entry.kind, entry.valid_blocks)
+                }
+            };
+            nodes = if kind.is_node() { u32::saturating_add(nodes, count.into()) } else { nodes };
         }
-        Some(blocks)
+        Some(nodes)
     }
 
     /// Reads an entry of the SIT, without the journal.
