@@ -30,6 +30,8 @@ mod support;
 const ROOT: Ino = Ino(3);
 /// Offset of `i_links` in an inode's block.
 const LINKS_AT: u64 = 12;
+/// Offset of `i_inline` in an inode's block.
+const INLINE_AT: u64 = 3;
 const FILE: u16 = 0o104_777;
 const DIR: u16 = 0o040_777;
 const LINK: u16 = 0o120_777;
@@ -350,6 +352,30 @@ fn a_directory_with_a_second_damaged_name_is_exported_at_its_own_path() {
     assert!(lost[0].starts_with("first/damaged: ") && lost[0].contains("two names"), "{lost:?}");
     let archive = sink.into_inner();
     assert!(archive.windows(16).any(|bytes| bytes == b"last/inside/file"));
+}
+
+/// The inline area is then the inode's addresses, or the other way round.
+#[test]
+fn a_directory_in_which_no_name_is_found_is_a_loss() {
+    for names in [3, 300] {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
+        let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);
+        let dir = volume.begin(Caller::ADMIN).create(ROOT, b"dir", &NewNode::new(DIR)).expect("room");
+        for n in 0..names {
+            let name = format!("a rather long name {n}");
+            volume.begin(Caller::ADMIN).create(dir, name.as_bytes(), &NewNode::new(FILE)).expect("room");
+        }
+        volume.unmount().expect("it is written");
+        let marks = volume.inode(dir).expect("sound").head().inline;
+        assert_eq!(marks & inline::DENTRY != 0, names == 3);
+        let at = u64::from(volume.nat_entry(dir.into()).expect("sound").addr.0) * 4096 + INLINE_AT;
+        drop(volume);
+        device.write(at, &[marks ^ inline::DENTRY]).expect("in memory");
+        let mut sink = TarSink::new(Vec::new(), Holes::Filled);
+        let (done, lost) = run(&device, &mut sink, AfterLoss::Continue);
+        assert!(done.expect("the export continues").losses > 0);
+        assert!(lost.iter().any(|loss| loss.starts_with("dir: ")), "{lost:?}");
+    }
 }
 
 #[test]
