@@ -3,7 +3,8 @@
 //! The summary of a block that was overwritten still names its place, so it confirms an address that went back to it. The SIT
 //! marks the newer block, which nothing names then, and not the older one. It looks the same where the SIT is older than the
 //! node. The checksum of an inode tells the two apart, and so does the block of the node: a block of the SIT that marks a node
-//! marks the blocks that the node named.
+//! marks the blocks that the node named. An old block of the SIT may mark the node's block all the same, for another node that lay
+//! there; but then it lacks the marks of further blocks.
 
 use f2fs::{
     format::{sit::SegmentType, superblock::Features},
@@ -105,14 +106,15 @@ impl Checker<'_> {
         {
             return Verdict::Current(Certainty::Unclear);
         }
+        // Where further blocks in use have no marks, the marks are older than the nodes.
+        if !self.is_only_unmarked(stored) {
+            return Verdict::Current(Certainty::Unclear);
+        }
         // With the node, its block of the SIT would be as old, or two blocks of the SIT would be.
         let of_node = self.sit_block(self.geometry.position(node).0);
-        if of_node == self.sit_block(from) || self.sit_block(from) != self.sit_block(to) {
-            return Verdict::Older(Certainty::Likely);
-        }
-        match self.is_only_unmarked(stored) {
-            true => Verdict::Older(Certainty::Unclear),
-            false => Verdict::Current(Certainty::Unclear),
+        match of_node == self.sit_block(from) || self.sit_block(from) != self.sit_block(to) {
+            true => Verdict::Older(Certainty::Likely),
+            false => Verdict::Older(Certainty::Unclear),
         }
     }
 

@@ -112,3 +112,17 @@ fn an_address_stays_where_the_marks_are_older_than_its_node() {
     assert!(support::report(r.d.device.clone()).is_clean());
     assert_eq!(all_paths(&r.d), paths);
 }
+
+#[test]
+fn addresses_stay_where_an_older_block_of_the_sit_marks_their_node_by_chance() {
+    let r = Rewritten::new(FEATURES[0]);
+    let paths = all_paths(&r.d);
+    for n in [3, 4, 950] {
+        [r.older[n], r.d.data(r.file, n as u64)].into_iter().for_each(|addr| r.flip_mark(addr));
+    }
+    let plan = repair_of(&r.d.device);
+    assert_eq!(plan.certainty(), Certainty::Unclear, "{}", support::lines(&plan.report));
+    plan.apply(&*r.d.device).unwrap();
+    assert!(support::report(r.d.device.clone()).is_clean());
+    assert_eq!(all_paths(&r.d), paths);
+}
