@@ -24,8 +24,9 @@ impl Files {
         Ok(node.addrs(slot.index..slot.index + count).take_while(is_new).count())
     }
 
-    /// Writes [such blocks](Self::new_blocks) to consecutive places of a log. Returns the number of blocks written, at
-    /// least one, and the number of those that were holes before.
+    /// Writes [such blocks](Self::new_blocks) to a log, in as many runs as its free places form. Returns the number of blocks
+    /// written, at least one, and the number of those that were holes before. An error behind the first run is left to the
+    /// next call, which meets it again.
     pub(super) fn write_new_blocks(
         &mut self,
         ino: Ino,
@@ -39,18 +40,37 @@ impl Files {
         let stored = self.to_stored(ino, block, data)?;
         self.drop_extent(ino)?;
         self.nodes.node_mut(slot.nid)?;
-        let owner = |n: usize| Owner { nid: slot.nid, version, offset: (slot.index + n) as u16 };
-        let is_long = self.options().write_through_bytes.is_some_and(|least| data.len() >= least);
-        let (first, count) = match is_long && !self.segments().has_failed_writes() {
-            true => self.segments_mut().append_through(kind, owner, &stored)?,
-            false => self.segments_mut().append_run(kind, owner, &stored)?,
-        };
-        let node = self.nodes.node_mut(slot.nid)?;
-        let mut gained = 0;
-        for n in 0..count {
-            gained += u64::from(node.addr(slot.index + n) == BlockAddr::NULL);
-            node.set_addr(slot.index + n, BlockAddr(first.0 + n as u32));
+        let log = self.geometry().block_size.log();
+        let (mut written, mut gained) = (0, 0);
+        while written << log < stored.len() {
+            let begin = slot.index + written;
+            let owner = |n: usize| Owner { nid: slot.nid, version, offset: (begin + n) as u16 };
+            let (first, count) = match self.append_new(kind, owner, &stored[written << log..]) {
+                Ok(run) => run,
+                Err(error) if written == 0 => return Err(error),
+                Err(_) => break,
+            };
+            let node = self.nodes.node_mut(slot.nid)?;
+            for n in 0..count {
+                gained += u64::from(node.addr(begin + n) == BlockAddr::NULL);
+                node.set_addr(begin + n, BlockAddr(first.0 + n as u32));
+            }
+            written += count;
         }
-        Ok((count, gained))
+        Ok((written, gained))
+    }
+
+    /// Writes a run of blocks to consecutive places of a log. Returns the first address and the number of blocks.
+    fn append_new(
+        &mut self,
+        kind: SegmentType,
+        owner: impl Fn(usize) -> Owner,
+        stored: &[u8],
+    ) -> Result<(BlockAddr, usize)> {
+        let is_long = self.options().write_through_bytes.is_some_and(|least| stored.len() >= least);
+        match is_long && !self.segments().has_failed_writes() {
+            true => self.segments_mut().append_through(kind, owner, stored),
+            false => self.segments_mut().append_run(kind, owner, stored),
+        }
     }
 }
