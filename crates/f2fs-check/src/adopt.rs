@@ -243,6 +243,14 @@ impl<'a> Search<'a> {
         (found, others)
     }
 
+    /// Nodes in those blocks of a segment that the SIT marks and no entry names.
+    fn unnamed(&mut self, segment: SegNo) -> Vec<Found> {
+        let segments = self.sources.segments;
+        let unnamed = segments.marked(segment).filter(|addr| !self.named.get(self.index(*addr)));
+        let unnamed: Vec<BlockAddr> = unnamed.collect();
+        self.read(unnamed).0
+    }
+
     /// Nodes in blocks that the SIT marks.
     fn marked(&mut self) -> BTreeMap<Nid, Candidate> {
         let Sources { table, segments, checkpoint, .. } = self.sources;
@@ -251,9 +259,7 @@ impl<'a> Search<'a> {
             if segments.kind(segment).is_none_or(|kind| !kind.is_node()) {
                 continue;
             }
-            let unnamed = segments.marked(segment).filter(|addr| !self.named.get(self.index(*addr)));
-            let unnamed: Vec<BlockAddr> = unnamed.collect();
-            let (blocks, _) = self.read(unnamed);
+            let blocks = self.unnamed(segment);
             let is_lost = blocks.iter().any(Found::is_denied) && {
                 let (all, _) = self.read(segments.marked(segment));
                 is_summary_lost(&all)

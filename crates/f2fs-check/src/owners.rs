@@ -14,7 +14,7 @@ use crate::{
     Certainty, Finding, Fix, Kind, Loss, NewBlock, Slot,
     addresses::{Doubt, Odd},
     checker::Checker,
-    inodes::{has_map, is_alias},
+    inodes::{address_at, has_map, is_alias},
     reader::parse_node,
     shared::Claim,
     table::fact,
@@ -61,11 +61,7 @@ impl Checker<'_> {
         }
         let stored = match is_made_anew {
             true => BlockAddr::NULL,
-            false => {
-                let bytes = self.cache.block(&self.io, self.table.addr(entry)).ok()?;
-                let word = bytes.get(slot.at..slot.at + 4)?;
-                BlockAddr(u32::from_le_bytes(word.try_into().expect("four bytes")))
-            }
+            false => address_at(&self.cache.block(&self.io, self.table.addr(entry)).ok()?, slot.at),
         };
         Some(NamedPlace { ino, block: first + index as u64, slot, stored })
     }

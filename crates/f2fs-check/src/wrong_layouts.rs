@@ -98,8 +98,12 @@ impl Checker<'_> {
 
     /// Returns true if extra attributes of this size are those of Linux, or of the root directory.
     pub fn is_usual_extra(&mut self, bytes: usize) -> bool {
-        let root = self.inode_of(self.superblock.root_ino).map(|root| root.layout().addrs_at() - EXTRA);
-        bytes == EXTRA_BYTES_MAX || root == Some(bytes)
+        bytes == EXTRA_BYTES_MAX || self.extra_of_root() == Some(bytes)
+    }
+
+    /// Size of the extra attributes of the root directory.
+    fn extra_of_root(&mut self) -> Option<usize> {
+        self.inode_of(self.superblock.root_ino).map(|root| root.layout().addrs_at() - EXTRA)
     }
 
     /// Restores the mark of extra attributes where their size takes the place of the address before inline content, or of an
@@ -124,10 +128,10 @@ impl Checker<'_> {
             return None;
         }
         let stored = inode.layout().addrs_at() - EXTRA;
-        let of_root = self.inode_of(self.superblock.root_ino).map(|root| root.layout().addrs_at() - EXTRA);
         if self.is_usual_extra(stored) {
             return None;
         }
+        let of_root = self.extra_of_root();
         let fits = |extra: &usize| {
             let mut bytes = inode.bytes().to_vec();
             bytes[EXTRA..EXTRA + 2].copy_from_slice(&(*extra as u16).to_le_bytes());

@@ -155,9 +155,7 @@ impl Scan<'_> {
             scanned.is_full = scanned.versions.len() > self.versions_max / 8 * 7;
         }
     }
-}
 
-impl Scan<'_> {
     /// Decides which volume a node belongs to. The last node before a log goes on elsewhere does not tell; then it belongs to
     /// that of the node in front of it.
     fn belonging(&self, addr: BlockAddr, footer: &NodeFooter, scanned: &mut Scanned) -> Belonging {

@@ -105,9 +105,7 @@ impl Search<'_> {
             if segments.kind(segment).is_none_or(|kind| !kind.is_node()) {
                 continue;
             }
-            let unnamed = segments.marked(segment).filter(|addr| !self.named.get(self.index(*addr)));
-            let unnamed: Vec<BlockAddr> = unnamed.collect();
-            let (blocks, _) = self.read(unnamed);
+            let blocks = self.unnamed(segment);
             let whole = blocks.iter().filter(|block| block.is_whole && !block.is_denied());
             carried.extend(whole.map(|block| block.footer.nid).take(ODD_MAX));
         }

@@ -327,12 +327,11 @@ fn tell_facts(image: &str, facts: &Facts) {
 fn tell_others(image: &BareImage, facts: &Facts) {
     let base = image.place.range.offset.unwrap_or(0);
     for start in &facts.other_starts {
+        let byte = i128::from(*start) + i128::from(base);
         notice!(
-            "flashkit: {}: nodes of another volume lie on the device, which begins at byte {}; they were left out. \
-             Its files come with --offset {}, if it begins on the device",
-            image.image.display(),
-            i128::from(*start) + i128::from(base),
-            i128::from(*start) + i128::from(base)
+            "flashkit: {}: nodes of another volume lie on the device, which begins at byte {byte}; they were left out. \
+             Its files come with --offset {byte}, if it begins on the device",
+            image.image.display()
         );
     }
 }
