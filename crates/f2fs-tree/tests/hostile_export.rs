@@ -21,7 +21,7 @@ use f2fs::{
         hash::name_hash,
         inode::{DeviceNumber, inline},
     },
-    units::Ino,
+    units::{Ino, Time},
 };
 use f2fs_tree::{DirSink, ExportOptions, Exported, Holes, Owners, Sink, TarSink, VolumeSource, export};
 
@@ -375,6 +375,13 @@ fn a_directory_in_which_no_name_is_found_is_a_loss() {
         let (done, lost) = run(&device, &mut sink, AfterLoss::Continue);
         assert!(done.expect("the export continues").losses > 0);
         assert!(lost.iter().any(|loss| loss.starts_with("dir: ")), "{lost:?}");
+
+        let mut volume = Engine::open(device, Options::new(Time::default)).expect("sound otherwise");
+        let errors =
+            |volume: &Engine| volume.entries(dir, 0).expect("sound").filter(|entry| entry.is_err()).count();
+        assert!(errors(&volume) > 0, "a listing that ends without an error");
+        let removed = volume.begin(Caller::ADMIN).remove_dir(ROOT, b"dir");
+        assert!(matches!(removed, Err(f2fs::Error::Corrupt { .. })), "{removed:?}");
     }
 }
 

@@ -205,20 +205,16 @@ impl Iterator for Walk {
 /// Reads the names of a directory without `.` and `..`, each once and in byte order, and the damage that
 /// hides others.
 fn names(volume: &Engine, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
-    let (mut names, mut damage, mut further, mut has_dots) = (Vec::new(), Vec::new(), 0u64, false);
+    let (mut names, mut damage, mut further) = (Vec::new(), Vec::new(), 0u64);
     for entry in volume.entries(dir, 0)? {
         match entry {
-            Ok(entry) if matches!(&*entry.name, b"." | b"..") => has_dots = true,
+            Ok(entry) if matches!(&*entry.name, b"." | b"..") => {}
             Ok(entry) => names.push(entry),
             // The other names are rubbish as well.
             Err(error @ Error::UnusableKey(_)) => return Err(error),
             Err(error) if damage.len() < DAMAGE_MAX => damage.push(error),
             Err(_) => further += 1,
         }
-    }
-    if !has_dots && damage.is_empty() {
-        let what = r#"neither "." nor ".." is there, which every directory has; others may be missing, too"#;
-        damage.push(Error::corrupt(Place::Dir(dir, 0), what));
     }
     // The sort is stable: duplicate names keep the directory's order.
     names.sort_by(|a, b| a.name.cmp(&b.name));

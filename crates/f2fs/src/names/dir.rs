@@ -143,12 +143,20 @@ impl Names {
     }
 
     /// Returns the entries from a cookie on, in a walk that has met some blocks.
-    pub(crate) fn further_entries(&self, dir: Ino, cookie: u64, seen: SeenBlocks) -> Result<DirCursor<'_>> {
+    pub(crate) fn further_entries(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        mut seen: SeenBlocks,
+    ) -> Result<DirCursor<'_>> {
         let inode = self.directory(dir)?;
         let slots = self.superblock().block_size.dentries() as u64;
         let (block, slot) = (cookie / slots, (cookie % slots) as usize);
         let naming = self.naming(&inode)?;
         let ready = VecDeque::new();
+        if cookie == 0 {
+            seen.begin();
+        }
         Ok(DirCursor { volume: self, inode, naming, block, slot, seen, ready, ended: false })
     }
 
@@ -519,6 +527,17 @@ impl DirCursor<'_> {
 
     /// Reads the next area with entries. Returns false at the end.
     fn refill(&mut self) -> bool {
+        if self.refill_from_areas() {
+            self.ready.iter().for_each(|entry| self.seen.note(entry));
+            return true;
+        }
+        let ended = self.volume.io().record_corruption(self.seen.end(self.inode.ino()));
+        let Err(error) = ended else { return false };
+        self.ready.push_back(Err(error));
+        true
+    }
+
+    fn refill_from_areas(&mut self) -> bool {
         let (inode, volume) = (self.inode.clone(), self.volume);
         let ino = inode.ino();
         if inode.has_inline(inline::DENTRY) {

@@ -3,7 +3,11 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{Error, Place, units::BlockAddr};
+use super::dir::DirEntry;
+use crate::{
+    Error, Place, Result,
+    units::{BlockAddr, Ino},
+};
 
 /// Maximum number of addresses that are damage each; then the walk ends.
 const REPEATED_MAX: u32 = 4096;
@@ -15,6 +19,18 @@ pub struct SeenBlocks {
     blocks: FxHashMap<BlockAddr, u64>,
     /// Addresses that were met again.
     repeated: u32,
+    dots: Dots,
+}
+
+/// The entries "." and ".." of a directory, which every directory has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Dots {
+    /// The walk did not begin at the start, or has met damage, which may have hidden them.
+    #[default]
+    NotSought,
+    /// The walk began at the start and has met neither.
+    Sought,
+    Met,
 }
 
 /// An address that a directory has more than once.
@@ -27,6 +43,33 @@ pub(super) enum Repeated {
 }
 
 impl SeenBlocks {
+    /// Notes that the walk begins at the start of the directory.
+    pub(super) fn begin(&mut self) {
+        self.dots = Dots::Sought;
+    }
+
+    /// Notes what the walk shows.
+    pub(super) fn note(&mut self, entry: &Result<DirEntry>) {
+        match entry {
+            Ok(entry) if matches!(&*entry.name, b"." | b"..") => self.dots = Dots::Met,
+            Err(_) if self.dots == Dots::Sought => self.dots = Dots::NotSought,
+            _ => {}
+        }
+    }
+
+    /// Returns the damage of a directory, known at its end, in which the walk has met neither "." nor "..". A wrong bit
+    /// of i_inline makes it look empty: its names are sought in the inode instead of its blocks, or the other way round.
+    pub(super) fn end(&mut self, dir: Ino) -> Result<()> {
+        match std::mem::take(&mut self.dots) {
+            Dots::NotSought | Dots::Met => Ok(()),
+            Dots::Sought => {
+                let what =
+                    r#"neither "." nor ".." is there, which every directory has; others may be missing, too"#;
+                Err(Error::corrupt(Place::Dir(dir, 0), what))
+            }
+        }
+    }
+
     /// Adds a block of the directory. Returns the block that was met at its address before, if it is another one. A
     /// block without an address yet is not counted.
     pub(super) fn enter(&mut self, addr: BlockAddr, block: u64) -> Option<u64> {
