@@ -122,6 +122,11 @@ impl FileDevice {
         self.handle.is_block_device()
     }
 
+    /// Returns true for an SD card, an eMMC, a USB stick or another removable disk, and for a partition of one.
+    pub fn is_card(&self) -> bool {
+        self.handle.is_card()
+    }
+
     /// Returns the user that writes to a device opened for reading. Data read may be old or half written.
     pub fn writer(&self) -> Option<&InUse> {
         self.handle.writer()

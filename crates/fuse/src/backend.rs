@@ -28,6 +28,7 @@ use crate::{
     event::{Event, Report},
     mount::SUBTYPE,
     mounts,
+    options::Medium,
     source::{self, SourceAccess},
 };
 
@@ -110,7 +111,7 @@ pub fn mount(
         kernel_write_back_for_space,
         device: block::mounts().ok().and_then(|all| mounts::device_on(&all, dir)),
         caching: if options.direct_write { WriteCaching::Bypassed } else { WriteCaching::WriteBack },
-        reads: options.reads,
+        reads: options.reads_on(Medium::of(image)),
         io_uring: options.io_uring,
         report: OnceLock::new(),
     };

@@ -18,6 +18,7 @@ use f2fs::{
 use fuse_protocol::{Mounter, UnmountMode};
 use image::{Image, Source};
 use posix::{FileSystem, Settings};
+use rustix::param::page_size;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGXCPU, SIGXFSZ},
     iterator::Signals,
@@ -41,10 +42,14 @@ const GRACE: Duration = Duration::from_secs(3);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Readahead of the kernel in KiB: the length of one request.
-const READ_AHEAD_KIB: u32 = 1024;
+const READ_AHEAD_KIB: u64 = 1024;
 /// Share of the kernel's dirty limit that this mount may use, in percent. The rest is for our own writes to
 /// the image.
-const DIRTY_PERCENT: u32 = 50;
+const DIRTY_PERCENT_MAX: u64 = 50;
+/// Dirty pages of this mount in bytes, as far as a whole percentage allows: enough for programs to go on while the mount
+/// writes. Reads and fsyncs of other files wait behind them, and a stream whose write-back begins early is written by
+/// two processors.
+const DIRTY_BYTES: u64 = 128 << 20;
 
 /// An error of the mount as a whole.
 #[derive(Debug, thiserror::Error)]
@@ -147,10 +152,7 @@ impl Mount {
             }
             opened => opened?,
         };
-        let medium = match images.first().and_then(Image::file).is_some_and(|file| file.is_block_device()) {
-            true => Medium::BlockDevice,
-            false => Medium::File,
-        };
+        let medium = images.first().map_or(Medium::File, Medium::of);
         let nonces =
             images.first().is_some_and(can_encrypt).then(nonces).transpose().map_err(Error::Session)?;
         let volume_options =
@@ -350,9 +352,12 @@ fn open_volume(
 fn set_cache_limits((major, minor): (u32, u32)) {
     // A mount with a block device shows the number of that device, and its backing device info has a separate
     // name.
-    for (name, value) in [("read_ahead_kb", READ_AHEAD_KIB), ("max_ratio", DIRTY_PERCENT)] {
+    for (name, value) in
+        [("read_ahead_kb", READ_AHEAD_KIB), ("max_ratio", dirty_percent(&vmstat, page_size()))]
+    {
         let value = value.to_string();
         if std::fs::write(format!("/sys/class/bdi/{major}:{minor}-fuseblk/{name}"), &value).is_err() {
+    let vmstat = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
             let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/{name}"), &value);
         }
     }
@@ -363,6 +368,15 @@ fn set_cache_limits((major, minor): (u32, u32)) {
 /// processes.
 fn survive_file_size_limit() -> io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
+/// Returns the share of the kernel's dirty limit, in percent, that allows for [`DIRTY_BYTES`]. The limit is a line of
+/// /proc/vmstat, in pages.
+fn dirty_percent(vmstat: &str, page_bytes: usize) -> u64 {
+    let limit = vmstat.lines().find_map(|line| line.strip_prefix("nr_dirty_threshold "));
+    let limit = limit.and_then(|pages| pages.trim().parse().ok()).unwrap_or(0_u64);
+    let percent = (DIRTY_BYTES * 100).checked_div(limit.saturating_mul(page_bytes as u64));
+    percent.unwrap_or(DIRTY_PERCENT_MAX).clamp(1, DIRTY_PERCENT_MAX)
+}
+
 }
 
 /// Returns true if the volume can have encrypted files.
@@ -382,4 +396,18 @@ fn nonces() -> io::Result<Nonces> {
 fn seed() -> u64 {
     let time = clock::now();
     time.seconds as u64 ^ u64::from(time.nanoseconds) << 32 ^ u64::from(std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dirty_pages_of_a_mount_are_bounded_on_machines_of_all_sizes() {
+        let percent =
+            |mib: u64| dirty_percent(&format!("nr_dirty 7\nnr_dirty_threshold {}\n", mib * 256), 4096);
+        assert_eq!([percent(64), percent(256), percent(4096), percent(100 << 10)], [50, 50, 3, 1]);
+        assert_eq!([percent(0), dirty_percent("", 4096)], [50, 50], "an unknown limit");
+        assert_eq!(dirty_percent("nr_dirty_threshold 65536\n", 16384), 12, "large pages");
+    }
 }

@@ -8,7 +8,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, BorrowedFd},
-        unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
+        unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt},
     },
     path::Path,
 };
@@ -22,7 +22,10 @@ use rustix::{
 use super::{FileDevice, OpenOptions, ReadPattern, direct::Bounces, discard_limits::DiscardLimits};
 use crate::{
     ATOMIC_BYTES, DiscardUnit, Geometry, InUse,
-    host::claim::{Claim, unlock},
+    host::{
+        backing::{is_card, sys},
+        claim::{Claim, unlock},
+    },
 };
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
@@ -102,6 +105,10 @@ impl Handle {
 
     pub(super) fn is_block_device(&self) -> bool {
         self.is_block_device
+    }
+
+    pub(super) fn is_card(&self) -> bool {
+        self.is_block_device && self.file.metadata().is_ok_and(|facts| is_card(&sys(facts.rdev())))
     }
 
     pub(super) fn writer(&self) -> Option<&InUse> {

@@ -50,6 +50,10 @@ impl Handle {
         false
     }
 
+    pub(super) fn is_card(&self) -> bool {
+        false
+    }
+
     pub(super) fn writer(&self) -> Option<&InUse> {
         self.writer.as_ref()
     }

@@ -176,6 +176,14 @@ pub(crate) fn sys(device: Dev) -> PathBuf {
     format!("/sys/dev/block/{}:{}", major(device), minor(device)).into()
 }
 
+/// Returns true for a device of an MMC host, a removable disk, and a partition of one, by its directory in sysfs.
+pub(crate) fn is_card(sys: &Path) -> bool {
+    let Ok(place) = sys.canonicalize() else { return false };
+    let disk = if place.join("partition").exists() { place.parent() } else { Some(&*place) };
+    place.components().any(|part| part.as_os_str() == "mmc_host")
+        || disk.is_some_and(|disk| count_in(&disk.join("removable")) == Some(1))
+}
+
 /// Returns the disk that a partition lies on. `None` if the device is not a partition.
 fn disk_of_partition(sys: &Path) -> Option<Dev> {
     if sys.join("partition").exists() { number_in(&sys.join("../dev")) } else { None }
@@ -237,5 +245,21 @@ mod tests {
         let inner = part.clone().part(500..5000);
         assert_eq!(inner.range, 1500..2000, "a part ends with its whole");
         assert!(!inner.overlaps(&part.part(0..500)));
+    }
+
+    #[test]
+    fn cards_are_devices_of_an_mmc_host_and_removable_disks() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = |place: &str, removable: &str| {
+            let (disk, part) = (root.path().join(place), root.path().join(place).join("part"));
+            fs::create_dir_all(&part).unwrap();
+            fs::write(disk.join("removable"), removable).unwrap();
+            fs::write(part.join("partition"), "1\n").unwrap();
+            [is_card(&disk), is_card(&part)]
+        };
+        assert_eq!(disk("soc/mmc_host/mmc0/mmc0:0001/block/mmcblk0", "0\n"), [true; 2]);
+        assert_eq!(disk("pci/usb2/2-1/block/sdb", "1\n"), [true; 2], "a USB stick");
+        assert_eq!(disk("pci/ata1/block/sda", "0\n"), [false; 2]);
+        assert!(!is_card(&root.path().join("missing")));
     }
 }
