@@ -39,6 +39,8 @@ mod suggested;
 mod target;
 mod unpacked;
 mod verbs;
+#[cfg(unix)]
+mod watcher;
 
 use std::{ffi::OsString, io::Write, process::ExitCode};
 

@@ -15,7 +15,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc},
     time::{Duration, Instant},
 };
 
@@ -437,6 +437,47 @@ fn a_second_writer_is_refused() {
         let run = Command::new(PROGRAM).args(verb).current_dir(place.0.path()).output().unwrap();
         assert_eq!(run.status.code(), Some(1), "{verb:?}");
     }
+    place.unmount();
+    place.assert_clean();
+}
+
+/// As a thread does that waits for the kernel's write-back while its process is killed.
+#[test]
+fn a_killed_mount_ends_although_its_connection_stays_open() {
+    if skipped() {
+        return;
+    }
+    let place = Place::new(64);
+    place.mount();
+    let daemon = place.daemon().expect("somebody answers");
+    let process = rustix::process::Pid::from_raw(daemon as i32).expect("a process");
+    let process =
+        rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).expect("it lives");
+    let is_connection =
+        |fd: &fs::DirEntry| fs::read_link(fd.path()).is_ok_and(|file| file == Path::new("/dev/fuse"));
+    let open = fs::read_dir(format!("/proc/{daemon}/fd")).expect("it lives").map(Result::unwrap);
+    let duplicate = |fd: fs::DirEntry| {
+        let fd = fd.file_name().into_string().unwrap().parse().unwrap();
+        rustix::process::pidfd_getfd(&process, fd, rustix::process::PidfdGetfdFlags::empty()).unwrap()
+    };
+    let held: Vec<OwnedFd> = open.filter(is_connection).map(duplicate).collect();
+    assert!(!held.is_empty(), "the mount has no connection");
+
+    place.signal("KILL");
+    let (sender, answers) = mpsc::channel();
+    let path = place.path("missing");
+    std::thread::spawn(move || sender.send(fs::metadata(path).unwrap_err().raw_os_error()));
+    let answer = answers.recv_timeout(PATIENCE).expect("an answer, although nobody serves the mount");
+    assert!(
+        [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED]
+            .map(|errno| Some(errno.raw_os_error()))
+            .contains(&answer),
+        "{answer:?}"
+    );
+    place.wait_for_end();
+    drop(held);
+    succeeded(&Command::new("umount").arg(place.dir()).output().expect("there is umount"));
+    place.mount();
     place.unmount();
     place.assert_clean();
 }

@@ -81,7 +81,9 @@ pub use encoding::{
 pub use interrupts::Watched;
 pub use kernel_write_back::{KernelWriteBack, WhenCrowded};
 pub use message::{Arguments, Output};
-pub use mount::{Access, DeviceMount, MountArguments, Mounter, UnmountMode, mount_types, sync, unmount};
+pub use mount::{
+    Access, DeviceMount, MountArguments, Mounter, UnmountMode, abort, mount_types, sync, unmount,
+};
 pub use negotiation::{InitRequest, Negotiated, RequestLimits};
 pub use panics::contain;
 pub use pool::CHANGING_MAX;

@@ -20,8 +20,10 @@ mod options;
 mod source;
 #[cfg(test)]
 mod tests;
+mod watched;
 
 pub use event::{Event, Report};
 pub use mount::{Error, Mount, Result, remount};
 pub use options::{IoUring, KNOWN as KNOWN_OPTIONS, Medium, MountOptions, OnError, Reads};
 pub use posix::{Atime, BackgroundGc, FsyncMode};
+pub use watched::Watched;

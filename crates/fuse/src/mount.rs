@@ -190,6 +190,11 @@ impl Mount {
         self.asks_for_fsck
     }
 
+    /// Returns true if the volume is not changed.
+    pub fn is_read_only(&self) -> bool {
+        self.options.read_only
+    }
+
     /// Returns the reason for a read-only mount that was not requested.
     pub fn read_only_reason(&self) -> Option<&str> {
         self.read_only_reason.as_deref()
@@ -350,6 +355,7 @@ fn open_volume(
 /// Raises the kernel's limits for FUSE: readahead above 128 KiB, and the share of dirty pages above 1 %. It
 /// needs root, and matters only for speed.
 fn set_cache_limits((major, minor): (u32, u32)) {
+    let vmstat = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
     // A mount with a block device shows the number of that device, and its backing device info has a separate
     // name.
     for (name, value) in
@@ -357,17 +363,11 @@ fn set_cache_limits((major, minor): (u32, u32)) {
     {
         let value = value.to_string();
         if std::fs::write(format!("/sys/class/bdi/{major}:{minor}-fuseblk/{name}"), &value).is_err() {
-    let vmstat = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
             let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/{name}"), &value);
         }
     }
 }
 
-/// Makes a write beyond `RLIMIT_FSIZE` fail instead of killing the process, which would lose unsynced data
-/// (setrlimit(2)). A handled SIGXFSZ does that; unlike an ignored one, it is not inherited by child
-/// processes.
-fn survive_file_size_limit() -> io::Result<()> {
-    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 /// Returns the share of the kernel's dirty limit, in percent, that allows for [`DIRTY_BYTES`]. The limit is a line of
 /// /proc/vmstat, in pages.
 fn dirty_percent(vmstat: &str, page_bytes: usize) -> u64 {
@@ -377,6 +377,11 @@ fn dirty_percent(vmstat: &str, page_bytes: usize) -> u64 {
     percent.unwrap_or(DIRTY_PERCENT_MAX).clamp(1, DIRTY_PERCENT_MAX)
 }
 
+/// Makes a write beyond `RLIMIT_FSIZE` fail instead of killing the process, which would lose unsynced data
+/// (setrlimit(2)). A handled SIGXFSZ does that; unlike an ignored one, it is not inherited by child
+/// processes.
+fn survive_file_size_limit() -> io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
 /// Returns true if the volume can have encrypted files.

@@ -18,6 +18,7 @@ use crate::{
     suggested::Suggested,
     target::{Image, warn_of_writer, with_content},
     unpacked::{Purpose, Unpacked},
+    watcher::{self, Watcher},
 };
 
 /// Names under which mount(8) calls the program as a helper. It uses the second to remount a mount made by
@@ -52,6 +53,9 @@ pub struct Args {
     /// True in the background process, which the returning process starts.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     stays: bool,
+    /// Process of the mount, in the one that watches over it.
+    #[arg(long, hide = true, value_name = "PROCESS", conflicts_with_all = ["foreground", "stays"])]
+    watches: Option<u32>,
 }
 
 const EXAMPLES: &str = "An image or device that another program writes to, or that is mounted under any name (a \
@@ -84,6 +88,9 @@ fn with_options() -> String {
 
 /// Mounts the volume. Returns once it is mounted or, in the foreground, once it is unmounted.
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(process) = args.watches {
+        return Ok(watcher::watch(&args.dir, process)?);
+    }
     // The background process gets the keys from the calling one, which has read them.
     let given = match args.stays {
         true => keys::from_lines(io::stdin())?,
@@ -122,9 +129,18 @@ pub fn run(args: &Args) -> Result<()> {
         let image = args.image.image.display();
         notice!("flashkit: damage was found earlier; unmount the volume and run flashkit fsck {image}");
     }
-    let image = args.image.image.clone();
-    mount.run(|| ready.map_or(Ok(()), Ready::announce), move |event| report(&image, event))?;
-    Ok(())
+    let (image, dir) = (args.image.image.clone(), args.dir.canonicalize()?);
+    // It watches this thread, which therefore starts it.
+    let (mut watcher, wants_watcher) = (None, !mount.is_read_only());
+    let announce = || {
+        ready.map_or(Ok(()), Ready::announce)?;
+        // A mount without it only ends less well when it is killed.
+        watcher = wants_watcher.then(|| Watcher::start(&args.image.image, &dir).ok()).flatten();
+        Ok(())
+    };
+    let ended = mount.run(announce, move |event| report(&image, event));
+    drop(watcher);
+    Ok(ended?)
 }
 
 /// Decompresses compressed images, which are only mounted for reading. The mount table shows the name of the first image.
