@@ -1,6 +1,6 @@
 //! Several devices as one address space.
 
-use std::io;
+use std::{io, ops::Range};
 
 use crate::{Device, DiscardUnit, Geometry};
 
@@ -126,6 +126,18 @@ impl<D: Device> Device for Concat<D> {
         let first = units.next()?;
         let sector = DiscardUnit { bytes: self.geometry.sector_bytes.into(), first_bytes: 0 };
         Some(if units.all(|unit| unit == first) { first } else { sector })
+    }
+
+    /// The parts on the first device of the range.
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        let at = self.parts.partition_point(|part| part.start_bytes + part.length_bytes <= range.start);
+        match self.parts.get(at) {
+            Some(part) => {
+                let end = range.end.min(part.start_bytes + part.length_bytes);
+                part.device.allocation(range.start - part.start_bytes..end - part.start_bytes)
+            }
+            None => vec![(range.end - range.start, false)],
+        }
     }
 }
 

@@ -1,13 +1,11 @@
-//! Properties of a device beyond [`Device`]: durable writes, zeroes and holes.
+//! Properties of a device beyond [`Device`]: durable writes and zeroes.
 
-use std::{io, ops::Range, sync::Arc};
+use std::{io, sync::Arc};
 
 use crate::{Device, FileDevice, MemoryDevice};
 
 /// Bytes of zeroes written at once.
 const ZEROES: usize = 1 << 20;
-/// Maximum number of extents in an answer. The client asks again for the rest.
-const PARTS_MAX: usize = 4096;
 
 /// The space of a range that is made zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +34,6 @@ pub trait Export: Device {
     fn write_zeroes(&self, offset_bytes: u64, length_bytes: u64, space: Space) -> io::Result<()> {
         let _ = space;
         write_zero_bytes(self, offset_bytes, length_bytes)
-    }
-
-    /// Returns the parts of a range in order, each with its length in bytes and true if it is a hole that
-    /// reads as zeroes. There is at least one part and a bounded number of them. No part is empty, and
-    /// together they do not exceed the range.
-    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
-        vec![(range.end - range.start, false)]
     }
 
     /// Returns true if a flush makes the writes of all connections durable.
@@ -81,23 +72,6 @@ impl Export for MemoryDevice {
         }
         write_zero_bytes(self, offset_bytes, length_bytes)
     }
-
-    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
-        let held = self.allocated_pages_in(range.clone());
-        let mut parts: Vec<(u64, bool)> = Vec::new();
-        let mut at = range.start;
-        for page in held {
-            let (start, end) = (page.max(range.start), (page + 4096).min(range.end));
-            push(&mut parts, (start - at, true));
-            push(&mut parts, (end - start, false));
-            at = end;
-            if parts.len() >= PARTS_MAX {
-                return parts;
-            }
-        }
-        push(&mut parts, (range.end - at, true));
-        parts
-    }
 }
 
 impl Export for FileDevice {
@@ -108,28 +82,8 @@ impl Export for FileDevice {
         write_zero_bytes(self, offset_bytes, length_bytes)
     }
 
-    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
-        let mut parts = Vec::new();
-        let mut at = range.start;
-        while at < range.end && parts.len() < PARTS_MAX {
-            let (end, is_hole) = self.extent(at, range.end);
-            push(&mut parts, (end - at, is_hole));
-            at = end;
-        }
-        parts
-    }
-
     fn is_read_only(&self) -> bool {
         !self.is_writable()
-    }
-}
-
-/// Adds a part, and merges it with the last one if both are holes or both are not.
-fn push(parts: &mut Vec<(u64, bool)>, (length, is_hole): (u64, bool)) {
-    match parts.last_mut() {
-        _ if length == 0 => {}
-        Some((last, kind)) if *kind == is_hole => *last += length,
-        _ => parts.push((length, is_hole)),
     }
 }
 
@@ -142,10 +96,6 @@ impl<E: Export + ?Sized> Export for Arc<E> {
         (**self).write_zeroes(offset_bytes, length_bytes, space)
     }
 
-    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
-        (**self).allocation(range)
-    }
-
     fn is_shared(&self) -> bool {
         (**self).is_shared()
     }
@@ -156,27 +106,5 @@ impl<E: Export + ?Sized> Export for Arc<E> {
 
     fn description(&self) -> Option<String> {
         (**self).description()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn block_status_reports_at_most_one_answer_of_extents() {
-        let device = MemoryDevice::new(64 << 20);
-        for page in 0..8192 {
-            device.write(page * 8192, &[7; 4096]).expect("within the device");
-        }
-        let mut at = 0;
-        while at < 64 << 20 {
-            let parts = device.allocation(at..64 << 20);
-            assert!((1..=PARTS_MAX + 1).contains(&parts.len()));
-            for (length, is_hole) in parts {
-                assert_eq!((length, is_hole), (4096, at % 8192 != 0));
-                at += length;
-            }
-        }
     }
 }

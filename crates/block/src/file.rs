@@ -13,6 +13,7 @@ mod system;
 
 use std::{
     io,
+    ops::Range,
     path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
@@ -22,7 +23,7 @@ use std::{
 
 use system::Handle;
 
-use crate::{Device, DiscardUnit, Geometry, InUse};
+use crate::{Device, DiscardUnit, Geometry, InUse, allocation};
 
 /// The pattern of the next reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,6 +229,10 @@ impl Device for FileDevice {
 
     fn discard_unit(&self) -> Option<DiscardUnit> {
         self.discard_unit.filter(|_| !self.refuses_discards.load(Ordering::Relaxed))
+    }
+
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        allocation::of_file(self, range)
     }
 }
 

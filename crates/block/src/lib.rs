@@ -3,6 +3,7 @@
 //! *Invariant*: this crate knows no file system. A [`Device`] is an array of bytes with a size, a sector and
 //! four verbs. Recording, counting, fault injection and overlays are wrappers that are `Device`s themselves.
 
+mod allocation;
 mod concat;
 mod export;
 mod file;
@@ -18,8 +19,9 @@ mod rng;
 pub mod vhost_user;
 mod wrapper;
 
-use std::{io, sync::Arc};
+use std::{io, ops::Range, sync::Arc};
 
+pub use allocation::data_ranges;
 pub use concat::Concat;
 pub use export::{Export, Space};
 pub use file::{FileDevice, OpenOptions, ReadPattern};
@@ -117,6 +119,12 @@ pub trait Device: Send + Sync {
     fn discard_unit(&self) -> Option<DiscardUnit> {
         Some(DiscardUnit { bytes: self.geometry().sector_bytes.max(1).into(), first_bytes: 0 })
     }
+    /// Returns the parts of a range in order, each with its length in bytes and true if it is a hole that
+    /// reads as zeroes. There is at least one part and a bounded number of them. No part is empty, and
+    /// together they do not exceed the range. A device that cannot tell has no holes.
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        vec![(range.end - range.start, false)]
+    }
 }
 
 macro_rules! forward {
@@ -142,6 +150,9 @@ macro_rules! forward {
             }
             fn discard_unit(&self) -> Option<DiscardUnit> {
                 (**self).discard_unit()
+            }
+            fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+                (**self).allocation(range)
             }
         }
     )*};

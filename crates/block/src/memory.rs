@@ -7,7 +7,7 @@ use std::{
     sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use crate::{ATOMIC_BYTES, Device, Geometry, pieces};
+use crate::{ATOMIC_BYTES, Device, Geometry, allocation, pieces};
 
 /// Bytes per page, the unit of allocation.
 const PAGE_BYTES: usize = 4096;
@@ -172,6 +172,10 @@ impl Device for MemoryDevice {
             });
         }
         Ok(())
+    }
+
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        allocation::of_memory(self, range)
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use block::Device;
+use block::{Device, data_ranges};
 use f2fs::{
     format::block_size::INODE_HEAD_BYTES,
     format::{
@@ -92,6 +92,10 @@ fn infer_by(
 
 fn sample(device: &Arc<dyn Device>, at: u64, volume_bytes: u64, tallies: &mut [Tally]) {
     let length = (device.geometry().size_bytes - at).min(SAMPLE_BYTES as u64);
+    // A hole has no inodes.
+    if data_ranges(device, at..at + length).next().is_none() {
+        return;
+    }
     let mut bytes = vec![0; usize::try_from(length).expect("a sample fits into memory")];
     if device.read(at, &mut bytes).is_err() {
         return;

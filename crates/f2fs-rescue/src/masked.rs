@@ -1,6 +1,6 @@
 //! A device without the parts that a map calls bad.
 
-use std::io;
+use std::{io, ops::Range};
 
 use block::{Device, Geometry};
 
@@ -45,5 +45,13 @@ impl<D: Device> Device for Masked<D> {
 
     fn discard(&self, _: u64, _: u64) -> io::Result<()> {
         Err(read_only())
+    }
+
+    /// A copy may have holes where the device could not be read.
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        match self.map.is_bad(&range) {
+            true => vec![(range.end - range.start, false)],
+            false => self.inner.allocation(range),
+        }
     }
 }

@@ -1,5 +1,8 @@
 //! The scan of a device for node blocks.
 
+use std::ops::Range;
+
+use block::data_ranges;
 use f2fs::{
     Place,
     format::{FileType, NodeBlock, node::NodeFooter},
@@ -76,13 +79,31 @@ impl Scan<'_> {
         };
         let mut at = blocks.start;
         tell(&scanned, at);
-        while at < blocks.end {
-            let count = step.min(blocks.end - at);
-            let first = BlockAddr(u32::try_from(at).expect("addresses have 32 bits"));
-            self.read(first, &mut buffer[..count as usize * size], &mut scanned, &mut tell);
-            at += count;
+        let bytes = blocks.start * size as u64..blocks.end * size as u64;
+        // A hole has no nodes.
+        for data in data_ranges(&**self.shape.io.device(), bytes) {
+            let end = data.end.div_ceil(size as u64);
+            self.skip(at..data.start / size as u64, &mut scanned);
+            at = at.max(data.start / size as u64);
+            while at < end {
+                let count = step.min(end - at);
+                self.read(address(at), &mut buffer[..count as usize * size], &mut scanned, &mut tell);
+                at += count;
+            }
         }
+        self.skip(at..blocks.end, &mut scanned);
+        tell(&scanned, blocks.end);
         scanned
+    }
+
+    /// Notes blocks of a hole as read.
+    fn skip(&self, blocks: Range<u64>, scanned: &mut Scanned) {
+        if blocks.start < blocks.end {
+            let length = (blocks.end - blocks.start) << self.shape.block_size().log();
+            let bytes = self.shape.bytes(address(blocks.start), length);
+            scanned.map.skip_to(bytes.start, Status::Untried);
+            scanned.map.push(bytes, Status::Read);
+        }
     }
 
     /// Reads a run of blocks. A run that cannot be read is halved, down to single blocks. `tell` is called with the next
@@ -168,6 +189,11 @@ impl Scan<'_> {
         scanned.last = Some((addr, belonging));
         belonging
     }
+}
+
+/// Address of a block of the device.
+fn address(number: u64) -> BlockAddr {
+    BlockAddr(u32::try_from(number).expect("addresses have 32 bits"))
 }
 
 /// Makes a version of a block with this footer; `None` if an inode's layout is impossible.

@@ -1,6 +1,6 @@
 //! A volume somewhere on a device, for reading only.
 
-use std::{io, sync::Arc};
+use std::{io, ops::Range, sync::Arc};
 
 use block::{Device, Geometry};
 
@@ -55,6 +55,11 @@ impl Device for View {
 
     fn discard(&self, _: u64, _: u64) -> io::Result<()> {
         Err(View::refuse())
+    }
+
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        let length = range.end - range.start;
+        self.at(range.start).map_or(vec![(length, false)], |at| self.device.allocation(at..at + length))
     }
 }
 

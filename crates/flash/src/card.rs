@@ -340,12 +340,6 @@ impl Device for Card {
             if start < end { self.data.discard(start, end - start) } else { Ok(()) }
         })
     }
-}
-
-impl Export for Card {
-    fn write_through(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
-        self.serve_write(Op { fua: true, ..Op::write(offset_bytes, buf.len() as u64) }, buf)
-    }
 
     fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
         match self.inverted {
@@ -353,6 +347,12 @@ impl Export for Card {
             true => vec![(range.end - range.start, false)],
             false => self.data.allocation(range),
         }
+    }
+}
+
+impl Export for Card {
+    fn write_through(&self, offset_bytes: u64, buf: &[u8]) -> io::Result<()> {
+        self.serve_write(Op { fua: true, ..Op::write(offset_bytes, buf.len() as u64) }, buf)
     }
 
     fn description(&self) -> Option<String> {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use block::{Device, Export, FileDevice, OpenOptions, in_use};
+use block::{Device, FileDevice, OpenOptions, data_ranges, in_use};
 use image::{
     Image, Source,
     sparse::{self, WriteError},
@@ -29,7 +29,7 @@ use crate::{
 const PROBE_BYTES: usize = 16 << 10;
 
 /// Unit of the holes of a new file, in bytes.
-const HOLE_BYTES: usize = 4096;
+pub const HOLE_BYTES: usize = 4096;
 
 /// Bytes of a file scanned at once.
 const SCAN_BYTES: usize = 1 << 20;
@@ -350,6 +350,11 @@ impl Output {
         Ok(Output { name, device, is_blank: false, form: Form::Raw, file: None, replaced: None })
     }
 
+    /// Returns true if the device is known to read as zeroes, so that zeroes need not be written.
+    pub fn is_blank(&self) -> bool {
+        self.is_blank
+    }
+
     /// Writes to the device. Blocks of zeroes are left out if it is known to read as zeroes.
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
         let name = || self.name.clone();
@@ -375,7 +380,7 @@ impl Output {
                 file.finish()
             }
             (Some(raw), Form::Sparse) => {
-                let used = data_ranges(raw.working()).with_context(name)?;
+                let used = data_ranges(&*self.device, 0..self.device.geometry().size_bytes).collect();
                 let fresh = Fresh::new(&raw.path)?;
                 write_sparse(&*self.device, &self.name, &fresh, used, &ProgressBar::hidden())?;
                 drop(self.device);
@@ -399,21 +404,6 @@ pub fn write_sparse(
         WriteError::Source(error) => anyhow::Error::from(error).context(source.to_owned()),
         WriteError::Image(error) => anyhow::Error::from(error).context(name()),
     })
-}
-
-/// Returns the ranges of a file that are not holes.
-fn data_ranges(path: &Path) -> io::Result<Vec<Range<u64>>> {
-    let file = FileDevice::open(path, OpenOptions::default())?;
-    let (mut at, end, mut ranges) = (0, file.geometry().size_bytes, Vec::new());
-    while at < end {
-        for (length, is_hole) in file.allocation(at..end) {
-            if !is_hole {
-                ranges.push(at..at + length);
-            }
-            at += length;
-        }
-    }
-    Ok(ranges)
 }
 
 /// Opens the device of a new file. An image is written once, from front to back, and is usually larger than

@@ -1,6 +1,6 @@
 //! Ranges of a device as a device.
 
-use std::io;
+use std::{io, ops::Range};
 
 use block::{Device, DiscardUnit, Geometry};
 
@@ -140,6 +140,15 @@ impl<D: Device> Device for Extents<D> {
                 Some(DiscardUnit { first_bytes, ..unit })
             }
             _ => Some(DiscardUnit { bytes: self.geometry.sector_bytes.max(1).into(), first_bytes: 0 }),
+        }
+    }
+
+    /// The parts in the first extent of the range.
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        match self.pieces(range.start, range.end - range.start).next() {
+            Some((Piece { source: Some(at), .. }, length)) => self.inner.allocation(at..at + length),
+            Some((_, length)) => vec![(length, true)],
+            None => vec![(range.end - range.start, false)],
         }
     }
 }

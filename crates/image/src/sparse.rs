@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use block::{Device, FileDevice, Geometry};
+use block::{Device, FileDevice, Geometry, data_ranges};
 use crc32fast::Hasher;
 
 use crate::bytes::{invalid, little, never_written, read as read_bytes};
@@ -23,6 +23,8 @@ const DONT_CARE: u64 = 0xCAC3;
 const CRC32: u64 = 0xCAC4;
 /// Maximum number of chunks that are kept, which take 100 MiB.
 const CHUNKS_MAX: usize = 4 << 20;
+/// Maximum number of parts in an answer about holes.
+const PARTS_MAX: usize = 4096;
 /// Block of a written image in bytes, as img2simg has it.
 const BLOCK_BYTES: usize = 4096;
 /// Bytes read and written at once.
@@ -269,6 +271,12 @@ impl Device for SparseImage {
         Ok(())
     }
 
+    fn allocation(&self, range: Range<u64>) -> Vec<(u64, bool)> {
+        let pieces = self.pieces(range).take(PARTS_MAX);
+        let is_hole = |content| matches!(content, None | Some(Content::Fill([0, 0, 0, 0])));
+        pieces.map(|(content, bytes)| (bytes.end - bytes.start, is_hole(content))).collect()
+    }
+
     never_written!();
 }
 
@@ -326,14 +334,22 @@ pub fn write<W: Write + Seek>(
             continue;
         }
         writer.add(DONT_CARE, [0; 4], first - done, &[])?;
-        for at in (first * unit..last * unit).step_by(STEP_BYTES) {
-            let step = &mut buf[..(last * unit - at).min(STEP_BYTES as u64) as usize];
-            let held = (size - at).min(step.len() as u64) as usize;
-            device.read(at, &mut step[..held]).map_err(WriteError::Source)?;
-            step[held..].fill(0);
-            writer.add_blocks(step)?;
-            progress(at + held as u64);
+        done = first;
+        for data in data_ranges(device, first * unit..size.min(last * unit)) {
+            let start = (data.start / unit).max(done);
+            writer.add(FILL, [0; 4], start - done, &[])?;
+            done = data.end.div_ceil(unit).max(start);
+            for at in (start * unit..done * unit).step_by(STEP_BYTES) {
+                let step = &mut buf[..(done * unit - at).min(STEP_BYTES as u64) as usize];
+                let held = (size - at).min(step.len() as u64) as usize;
+                device.read(at, &mut step[..held]).map_err(WriteError::Source)?;
+                step[held..].fill(0);
+                writer.add_blocks(step)?;
+                progress(at + held as u64);
+            }
         }
+        // A hole is zeroes that a program must write.
+        writer.add(FILL, [0; 4], last - done, &[])?;
         done = last;
     }
     writer.add(DONT_CARE, [0; 4], u64::from(blocks) - done, &[])?;

@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use block::{Device, FileDevice, OpenOptions, Rng};
+use block::{Device, FileDevice, MemoryDevice, OpenOptions, Rng, data_ranges};
 use flashkit_image::{Format, Image, Source, sparse};
 
 const WRITE: OpenOptions = OpenOptions { write: true, direct: false };
@@ -114,6 +114,33 @@ fn unused_ranges_get_no_content_and_read_as_zeroes() {
                 *byte == if block == 1 || block == 2 || block == 122 { 7 } else { 0 }
             })
     );
+}
+
+#[test]
+fn holes_of_the_source_become_zeroes_of_a_sparse_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    for seed in 0..4 {
+        let bytes = disk(seed);
+        fs::write(dir.join("dense"), &bytes).unwrap();
+        let dense = FileDevice::open(dir.join("dense"), OpenOptions::default()).unwrap();
+        let holed = MemoryDevice::new(DISK);
+        holed.write(0, &bytes).unwrap();
+        assert!(holed.allocated_bytes() < DISK, "zeroes take no memory");
+        for (name, device) in [("from dense", &dense as &dyn Device), ("from holes", &holed)] {
+            let mut out = File::create(dir.join(name)).unwrap();
+            sparse::write(device, [5000..DISK / 2, DISK / 2 + 9000..DISK - 5], &mut out, |_| {}).unwrap();
+        }
+        assert!(fs::read(dir.join("from dense")).unwrap() == fs::read(dir.join("from holes")).unwrap());
+        let image = open(dir, "from holes", OpenOptions::default()).unwrap().device();
+        let mut at = 0;
+        for data in data_ranges(&*image, 0..DISK).chain(std::iter::once(DISK..DISK)) {
+            let mut hole = vec![1; (data.start - at) as usize];
+            image.read(at, &mut hole).unwrap();
+            assert!(hole.iter().all(|byte| *byte == 0), "{at}..{}", data.start);
+            at = data.end;
+        }
+    }
 }
 
 /// A sparse image with every kind of chunk, and two sums.

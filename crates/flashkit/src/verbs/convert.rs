@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use block::Device;
+use block::{Device, data_ranges};
 use image::Source;
 use indicatif::{BinaryBytes, ProgressBar};
 
@@ -16,7 +16,7 @@ use crate::{
     host,
     interrupt::Outcome,
     notice::notice,
-    output::{Existing, Form, Fresh, Output, is_one_place, write_sparse},
+    output::{Existing, Form, Fresh, HOLE_BYTES, Output, is_one_place, write_sparse},
     progress,
     target::{Range, open_device, with_content},
 };
@@ -176,11 +176,23 @@ fn to_raw(
         Existing::Nothing | Existing::File { .. } => Output::file(to.path(), bytes, Form::Raw)?,
     };
     let mut buf = vec![0; STEP_BYTES];
-    for at in (0..bytes).step_by(STEP_BYTES) {
-        let step = &mut buf[..(bytes - at).min(STEP_BYTES as u64) as usize];
-        device.read(at, step).with_context(|| from.to_string())?;
-        output.write(at, step)?;
-        bar.set_position(at + step.len() as u64);
+    let mut copy = |bytes: std::ops::Range<u64>| {
+        for at in bytes.clone().step_by(STEP_BYTES) {
+            let step = &mut buf[..(bytes.end - at).min(STEP_BYTES as u64) as usize];
+            device.read(at, step).with_context(|| from.to_string())?;
+            output.write(at, step)?;
+            bar.set_position(at + step.len() as u64);
+        }
+        anyhow::Ok(())
+    };
+    if output.is_blank() {
+        // Whole blocks, because only these can bypass the cache.
+        let block = HOLE_BYTES as u64;
+        for data in data_ranges(device, 0..bytes) {
+            copy(data.start / block * block..data.end.next_multiple_of(block).min(bytes))?;
+        }
+    } else {
+        copy(0..bytes)?;
     }
     output.finish()
 }
