@@ -37,7 +37,7 @@ pub enum Doubt {
     NodeLog,
     /// The SIT does not mark the named block, and no summary tells its owner.
     Unmarked,
-    /// The named block is an older one than the original, as far as this is certain.
+    /// The address, or the hole in its place, is older than the original, as far as this is certain.
     Older(Certainty),
 }
 
@@ -157,18 +157,20 @@ impl Checker<'_> {
 
     fn check_all(&mut self, holder: &Holder<'_>, addrs: &[BlockAddr]) {
         let released = holder.is_released();
-        let mut blocks = 0u32;
+        let (mut blocks, mut reserved) = (0u32, 0u32);
         for (index, addr) in addrs.iter().enumerate() {
             match *addr {
                 BlockAddr::NULL => {}
-                BlockAddr::NEW => blocks += 1,
-                BlockAddr::COMPRESS => blocks += u32::from(!released),
+                BlockAddr::NEW => reserved += 1,
+                BlockAddr::COMPRESS => reserved += u32::from(!released),
                 addr => {
                     blocks += 1;
                     self.check_address(holder, index, addr);
                 }
             }
         }
+        self.outdated.reserved_blocks += u64::from(reserved);
+        blocks += reserved;
         if let Some(entry) = holder.inode_entry {
             self.table.take_blocks(entry, blocks);
         }
@@ -189,11 +191,13 @@ impl Checker<'_> {
         let end = end.next_multiple_of(holder.cluster_blocks() as u64);
         let covered = usize::try_from(end.saturating_sub(holder.first_block)).unwrap_or(usize::MAX);
         let past = addrs.get(covered..).unwrap_or(&[]).iter().filter(|addr| addr.is_real()).count();
-        if past > 0
-            && !may_pass_end(inode)
-            && (self.past_size.len() < ODD_MAX || self.past_size.contains_key(&holder.ino))
-        {
-            *self.past_size.entry(holder.ino).or_default() += past as u64;
+        let last = addrs.iter().rposition(|addr| addr.is_real());
+        if let Some(last) = last.filter(|_| past > 0 && !may_pass_end(inode)) {
+            if self.past_size.len() < ODD_MAX || self.past_size.contains_key(&holder.ino) {
+                let found = self.past_size.entry(holder.ino).or_default();
+                found.blocks += past as u64;
+                found.end = found.end.max(holder.first_block + last as u64 + 1);
+            }
         }
     }
 

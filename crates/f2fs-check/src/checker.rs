@@ -27,7 +27,9 @@ use crate::{
     links::Directory,
     lost::Lost,
     missing_marks::MissingMarks,
-    nat, packs,
+    nat,
+    outdated::{Outdated, PastSize},
+    packs,
     quotas::Quotas,
     reader::Cache,
     remake::{LostInodes, Named},
@@ -149,6 +151,7 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         parents: Parents::default(),
         marks: Marks::default(),
         past_size: FxHashMap::default(),
+        outdated: Outdated::default(),
         trials: Trials::default(),
         doubtful_names: DoubtfulNames::default(),
         area_fixes: FxHashMap::default(),
@@ -228,8 +231,10 @@ pub(crate) struct Checker<'a> {
     pub parents: Parents,
     /// Inodes whose marks of encryption do not fit their contexts.
     pub marks: Marks,
-    /// Numbers of blocks with data past the size of a file.
-    pub past_size: FxHashMap<Ino, u64>,
+    /// Blocks with data past the size of a file.
+    pub past_size: FxHashMap<Ino, PastSize>,
+    /// Inodes that may be older than the blocks of their files.
+    pub outdated: Outdated,
     /// Clusters that may still be decompressed.
     pub trials: Trials,
     /// Areas and names on which the sums decide.

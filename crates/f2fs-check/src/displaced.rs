@@ -8,7 +8,7 @@
 
 use f2fs::{
     format::{sit::SegmentType, superblock::Features},
-    units::{BlockAddr, SegNo},
+    units::{BlockAddr, Ino, Nid, SegNo},
 };
 use rustc_hash::FxHashSet;
 
@@ -60,20 +60,68 @@ impl Checker<'_> {
             Verdict::Current(Certainty::Certain) => return false,
             Verdict::Older(certainty) if self.odd.len() < ODD_MAX => certainty,
             Verdict::Older(_) | Verdict::Current(_) => {
-                self.lose(Loss::Block);
+                self.note_undecided(key, place, unused);
                 return false;
             }
         };
         if certainty == Certainty::Unclear {
             self.lose(Loss::Block);
         }
-        let NamedPlace { ino, block, slot, stored } = place;
+        self.note_displaced(key, place, unused, certainty);
+        true
+    }
+
+    /// Notes a place that gets an unused block back.
+    fn note_displaced(
+        &mut self,
+        key: (Nid, u16),
+        NamedPlace { ino, block, slot, stored }: NamedPlace,
+        original: BlockAddr,
+        certainty: Certainty,
+    ) {
         self.discount_footer(stored);
         self.note_change_of_map(ino);
         let doubt = Doubt::Older(certainty);
-        let odd = Odd { ino, block, addr: stored, slot, doubt, owner: owner.nid, original: Some(unused) };
+        let odd = Odd { ino, block, addr: stored, slot, doubt, owner: key.0, original: Some(original) };
         self.odd.insert(key, odd);
-        true
+    }
+
+    /// Notes a place between whose block and an unused one nothing decides so far.
+    fn note_undecided(&mut self, key: (Nid, u16), place: NamedPlace, unused: BlockAddr) {
+        if let Some(other) = self.outdated.undecided.get_mut(&key) {
+            // Of two marked blocks, nothing tells the newer one.
+            *other = None;
+            self.lose(Loss::Block);
+        } else if self.outdated.undecided.len() < ODD_MAX {
+            self.outdated.undecided.insert(key, Some((place, unused)));
+        } else {
+            self.lose(Loss::Block);
+        }
+    }
+
+    /// Decides on the places that are left: in an inode that is known to be older than the blocks of its file, the unused block
+    /// counts. Takes these blocks out of `unused`. The others are losses.
+    pub fn conclude_displaced(&mut self, unused: &mut Vec<(SegNo, Vec<BlockAddr>)>) {
+        let mut restored: FxHashSet<BlockAddr> = FxHashSet::default();
+        let undecided = std::mem::take(&mut self.outdated.undecided);
+        // An inode is older, too, if it neither names a node of its own nor counts its blocks.
+        let are_counted = !undecided.is_empty() && self.are_all_counted();
+        for (key, undecided) in undecided {
+            let ino = Ino::from(key.0);
+            let is_outdated = self.outdated.nodes.contains(&key.0)
+                || are_counted && self.outdated.attached.contains(&ino) && self.has_more_blocks(ino);
+            match undecided {
+                Some((place, addr)) if is_outdated && self.odd.len() < ODD_MAX => {
+                    self.note_displaced(key, place, addr, Certainty::Unclear);
+                    restored.insert(addr);
+                }
+                _ => self.lose(Loss::Block),
+            }
+        }
+        for (_, blocks) in unused.iter_mut() {
+            blocks.retain(|addr| !restored.contains(addr));
+        }
+        unused.retain(|(_, blocks)| !blocks.is_empty());
     }
 
     /// Decides between the block that a place names and a marked one whose summary names the place.

@@ -13,18 +13,22 @@ use crate::{
     Loss, Slot,
     addresses::{Doubt, Odd},
     checker::{Checker, ODD_MAX},
+    outdated::Uncounted,
     owners::NamedPlace,
     segments::{Content, Contents},
 };
 
 /// A place without an address, and the blocks whose summaries name it.
-struct Emptied {
-    ino: Ino,
-    block: u64,
+pub struct Emptied {
+    /// Inode of the file.
+    pub ino: Ino,
+    /// Block of the file.
+    pub block: u64,
     slot: Slot,
     /// The reserved value in place of the address.
     stored: BlockAddr,
-    originals: Vec<BlockAddr>,
+    /// The blocks, at most two.
+    pub originals: Vec<BlockAddr>,
 }
 
 impl Checker<'_> {
@@ -32,6 +36,7 @@ impl Checker<'_> {
     /// segments in `old` blocks of the SIT tell nothing.
     pub fn find_emptied(&mut self, old: &FxHashSet<u32>, unused: &mut Vec<(SegNo, Vec<BlockAddr>)>) {
         let mut places: BTreeMap<(Nid, u16), Emptied> = BTreeMap::new();
+        let mut uncounted = Uncounted::default();
         for (segment, blocks) in unused.iter() {
             if old.contains(&self.sit_block(*segment))
                 || self.segments.content(*segment) == Some(Content::Node)
@@ -39,7 +44,12 @@ impl Checker<'_> {
                 continue;
             }
             for addr in blocks {
-                let Some((key, place)) = self.emptied(*addr) else { continue };
+                let Some((key, place)) = self.emptied(*addr) else {
+                    if let Some(ino) = self.file_without_place(*addr) {
+                        uncounted.add_others(ino, 1);
+                    }
+                    continue;
+                };
                 // Other content in a block of the SIT marks old blocks, and the file may have reserved the place.
                 if place.stored == BlockAddr::NEW && self.segments.contradicts_itself(*segment) {
                     continue;
@@ -72,13 +82,15 @@ impl Checker<'_> {
             match (is_counted, &place.originals[..]) {
                 (true, [original]) if self.odd.len() < ODD_MAX => {
                     restored.insert(*original);
-                    self.note_emptied(key, &place, *original);
+                    self.note_emptied(key, &place, *original, Doubt::Outside);
                     cleared.entry(place.ino).and_modify(|count| *count = count.saturating_sub(1));
                 }
                 _ if missing > 0 || doubtful.contains(&place.ino) => self.lose(Loss::Block),
-                _ => {}
+                (_, [_]) => uncounted.holes.push((key, place)),
+                (_, originals) => uncounted.add_others(place.ino, originals.len() as u64),
             }
         }
+        restored.extend(self.conclude_uncounted(uncounted));
         for (_, blocks) in unused.iter_mut() {
             blocks.retain(|addr| !restored.contains(addr));
         }
@@ -102,7 +114,7 @@ impl Checker<'_> {
     }
 
     /// Notes a place without an address whose block is known.
-    fn note_emptied(&mut self, key: (Nid, u16), place: &Emptied, original: BlockAddr) {
+    pub fn note_emptied(&mut self, key: (Nid, u16), place: &Emptied, original: BlockAddr, doubt: Doubt) {
         let Emptied { ino, block, slot, stored, .. } = *place;
         self.note_change_of_map(ino);
         if let Some(inode) = self.inode_of(ino) {
@@ -114,15 +126,7 @@ impl Checker<'_> {
                 self.table.take_blocks(entry, 1);
             }
         }
-        let odd = Odd {
-            ino,
-            block,
-            addr: stored,
-            slot,
-            doubt: Doubt::Outside,
-            owner: key.0,
-            original: Some(original),
-        };
+        let odd = Odd { ino, block, addr: stored, slot, doubt, owner: key.0, original: Some(original) };
         self.odd.insert(key, odd);
     }
 }

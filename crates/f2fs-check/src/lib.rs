@@ -52,6 +52,7 @@ mod mixed;
 mod names;
 mod nat;
 mod nodes;
+mod outdated;
 mod owners;
 mod packs;
 mod parents;

@@ -483,6 +483,9 @@ impl Checker<'_> {
             } else {
                 let known = format!("no parent in {ino} names it; its footer says offset {own}");
                 self.add(Kind::NodeUnreached, at, known);
+                if self.outdated.attached.len() < ODD_MAX {
+                    self.outdated.attached.insert(ino);
+                }
                 self.attach_node(nid, ino, own, &mut made);
             }
         }

@@ -261,6 +261,11 @@ impl Segments {
         offsets.map(move |offset| self.geometry.block(segment, offset as u16))
     }
 
+    /// Number of blocks that the SIT marks as valid.
+    pub fn marked_blocks(&self) -> u64 {
+        self.valid.bytes().iter().map(|byte| u64::from(byte.count_ones())).sum()
+    }
+
     /// Returns true if a node or the NAT names the block.
     pub fn is_claimed(&self, addr: BlockAddr) -> bool {
         self.claimed.get(self.index(addr))

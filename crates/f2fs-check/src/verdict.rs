@@ -53,6 +53,7 @@ impl Checker<'_> {
         let mut unused = self.find_originals(&old);
         self.find_displaced(&old, &mut unused);
         self.find_emptied(&old, &mut unused);
+        self.conclude_displaced(&mut unused);
         self.conclude_addresses();
         self.conclude_summaries();
         self.conclude_segments(unused);
@@ -404,17 +405,6 @@ impl Checker<'_> {
         }
     }
 
-    /// Reports files with data past their size.
-    fn conclude_sizes(&mut self) {
-        let mut past: Vec<(Ino, u64)> = self.past_size.drain().collect();
-        past.sort_unstable();
-        for (ino, blocks) in past {
-            let size = self.inode_of(ino).map_or(0, |inode| inode.head().size.get());
-            let known = format!("i_size {size}, {blocks} blocks with data lie past it");
-            self.add(Kind::PastSize, Place::Inode(ino), known);
-        }
-    }
-
     /// Compares the sums in the checkpoint with what was found.
     fn conclude_sums(&mut self) {
         let inodes =
@@ -434,9 +424,7 @@ impl Checker<'_> {
             self.add(Kind::CountInodes, at, known);
         }
         self.lose_missing(found, nodes, inodes);
-        let is_known = self.lost.is_empty()
-            && !self.table.iter().any(|(_, entry)| self.table.has(entry, fact::BROKEN | fact::INVALID));
-        if is_known && self.checkpoint.valid_blocks != self.report.sums.blocks {
+        if self.are_nodes_known() && self.checkpoint.valid_blocks != self.report.sums.blocks {
             let known = format!(
                 "valid_block_count {}, {} found",
                 self.checkpoint.valid_blocks, self.report.sums.blocks

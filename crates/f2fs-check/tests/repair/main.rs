@@ -26,6 +26,7 @@ mod lost;
 mod lost_names;
 mod lost_tables;
 mod misdirected;
+mod outdated;
 mod sectors;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,0 +1,168 @@
+//! Inodes whose place has an older version of them.
+
+use f2fs::{
+    engine::{Caller, Engine, NewNode},
+    units::{BlockAddr, Ino},
+};
+use f2fs_check::{Certainty, Kind};
+
+use crate::{
+    ROOT,
+    directories::{all_paths, faults_after_repair},
+    repair_of, support,
+    volume::{BLOCK, Damaged},
+};
+
+/// Features without and with checksums of inodes.
+const FEATURES: [&str; 2] = ["extra_attr", "extra_attr,inode_checksum"];
+
+/// A volume with a file that was written in two parts, with a checkpoint between them.
+struct Grown {
+    d: Damaged,
+    file: Ino,
+    /// The inode as it was at the checkpoint.
+    older: Vec<u8>,
+}
+
+impl Grown {
+    /// Makes a file of `first` blocks, which gets the blocks `second`.
+    fn new(features: &str, first: u64, second: std::ops::Range<u64>) -> Grown {
+        let (mut file, mut older) = (ROOT, BlockAddr::NULL);
+        let d = Damaged::filled(64 << 20, features, |volume: &mut Engine| {
+            file = volume.begin(Caller::ADMIN).create(ROOT, b"grown", &NewNode::new(0o100_644))?;
+            volume.begin(Caller::ADMIN).write(file, 0, &vec![1; first as usize * BLOCK])?;
+            volume.checkpoint()?;
+            older = volume.nat_entry(file.into())?.addr;
+            let bytes = vec![2; (second.end - second.start) as usize * BLOCK];
+            volume.begin(Caller::ADMIN).write(file, second.start * BLOCK as u64, &bytes).map(drop)
+        });
+        let older = d.block(older);
+        assert_eq!(older[..4], d.block(d.addr(file.into()))[..4], "it is an inode");
+        Grown { d, file, older }
+    }
+
+    /// Puts the older inode in the place of the newest one.
+    fn put_older(&self) {
+        self.d.put_node(self.file.into(), 0, &self.older);
+    }
+
+    /// Takes the mark of a block back, or sets it.
+    fn flip_mark(&self, addr: BlockAddr) {
+        let (segment, offset) = self.d.position(addr);
+        let (block, at) = self.d.sit_place(segment);
+        let bytes = self.d.block(block);
+        let (byte, bit) = (at + 2 + usize::from(offset) / 8, 0x80 >> (offset % 8));
+        let word = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let word = if bytes[byte] & bit == 0 { word + 1 } else { word - 1 };
+        self.d.put(block, at, &word.to_le_bytes());
+        self.d.put(block, byte, &[bytes[byte] ^ bit]);
+    }
+}
+
+#[test]
+fn blocks_that_an_older_inode_does_not_name_come_back_and_its_size_is_a_loss() {
+    for features in FEATURES {
+        // In the inode; there and in a direct node; in a direct node alone.
+        for (first, second) in [(10, 10..30), (10, 5..1000), (950, 950..960), (10, 1100..1200)] {
+            let g = Grown::new(features, first, second.clone());
+            let paths = all_paths(&g.d);
+            g.put_older();
+            let plan = repair_of(&g.d.device);
+            assert_eq!(plan.losses, ["the sizes of up to 1 files are lost: zeroes follow their content"]);
+            assert_eq!(plan.certainty(), Certainty::Unclear);
+            plan.apply(&*g.d.device).unwrap();
+            let report = support::report(g.d.device.clone());
+            assert!(report.is_clean(), "{}", support::lines(&report));
+            assert_eq!(all_paths(&g.d), paths, "{features}, {first} and {second:?}");
+        }
+    }
+}
+
+#[test]
+fn blocks_that_come_back_within_an_older_size_keep_it() {
+    let g = Grown::new(FEATURES[0], 1, 10..30);
+    let size = 10 * BLOCK as u64 + 17;
+    let paths = all_paths(&g.d);
+    let mut older = g.older.clone();
+    older[16..24].copy_from_slice(&(20 * BLOCK as u64 + size).to_le_bytes());
+    g.d.put_node(g.file.into(), 0, &older);
+    let _ = paths;
+    let plan = repair_of(&g.d.device);
+    assert_eq!(plan.losses, Vec::<String>::new());
+    plan.apply(&*g.d.device).unwrap();
+    let report = support::report(g.d.device.clone());
+    assert!(report.is_clean(), "{}", support::lines(&report));
+    let mut content = vec![0; 30 * BLOCK];
+    let volume = Engine::open(g.d.device.clone(), f2fs::engine::Options::read_only()).unwrap();
+    volume.read(g.file, 0, &mut content).unwrap();
+    assert!(content[10 * BLOCK..].iter().all(|byte| *byte == 2));
+    assert_eq!(volume.inode(g.file).unwrap().head().size.get(), 20 * BLOCK as u64 + size);
+}
+
+/// The checkpoint does not count blocks that a file has given up.
+#[test]
+fn blocks_that_an_older_map_of_a_segment_marks_stay_out_of_holes_and_are_no_loss() {
+    let mut first = Vec::new();
+    let mut file = ROOT;
+    let d = Damaged::filled(64 << 20, FEATURES[0], |volume: &mut Engine| {
+        file = volume.begin(Caller::ADMIN).create(ROOT, b"cut", &NewNode::new(0o100_644))?;
+        volume.begin(Caller::ADMIN).write(file, 0, &vec![1; 30 * BLOCK])?;
+        volume.checkpoint()?;
+        let inode = volume.inode(file)?;
+        first = (0..30).map(|n| volume.address(&inode, n)).collect::<Result<_, _>>()?;
+        volume.begin(Caller::ADMIN).truncate(file, 10 * BLOCK as u64)
+    });
+    let older = d.block(d.addr(file.into()));
+    let g = Grown { d, file, older };
+    let paths = all_paths(&g.d);
+    first[10..].iter().for_each(|addr| g.flip_mark(*addr));
+    let plan = repair_of(&g.d.device);
+    assert_eq!(plan.losses, Vec::<String>::new());
+    assert_eq!(plan.report.count(Kind::BlockAddress), 0, "{}", support::lines(&plan.report));
+    assert_eq!(faults_after_repair(&g.d, &paths), Vec::<String>::new());
+}
+
+/// Both an old map and an older inode, or other damage: nothing tells which blocks the checkpoint counts.
+#[test]
+fn blocks_of_holes_that_the_checkpoint_counts_in_part_are_a_loss_with_the_file() {
+    let g = Grown::new(FEATURES[0], 10, 10..30);
+    let counted = g.d.checkpoint().1.valid_blocks - 5;
+    g.put_older();
+    g.d.put_checkpoint(16, &counted.to_le_bytes());
+    let plan = repair_of(&g.d.device);
+    assert!(
+        plan.losses.iter().any(|loss| loss.starts_with("up to 15 blocks are freed")),
+        "{:?}",
+        plan.losses
+    );
+    let is_told = |finding: &f2fs_check::Finding| {
+        finding.at == f2fs::Place::Inode(g.file) && finding.known.contains("20 marked blocks")
+    };
+    assert!(plan.report.findings().iter().any(is_told), "{}", support::lines(&plan.report));
+    assert_eq!(plan.certainty(), Certainty::Unclear);
+    plan.apply(&*g.d.device).unwrap();
+    assert!(support::report(g.d.device.clone()).is_clean());
+}
+
+#[test]
+fn blocks_of_a_file_whose_older_inode_holds_its_content_are_a_loss() {
+    let mut older = BlockAddr::NULL;
+    let mut file = ROOT;
+    let features = "extra_attr,flexible_inline_xattr";
+    let d = Damaged::filled(64 << 20, features, |volume: &mut Engine| {
+        file = volume.begin(Caller::ADMIN).create(ROOT, b"small", &NewNode::new(0o100_644))?;
+        volume.begin(Caller::ADMIN).write(file, 0, b"small")?;
+        volume.checkpoint()?;
+        older = volume.nat_entry(file.into())?.addr;
+        volume.begin(Caller::ADMIN).write(file, 0, &vec![2; 20 * BLOCK]).map(drop)
+    });
+    d.put_node(file.into(), 0, &d.block(older));
+    let plan = repair_of(&d.device);
+    assert!(
+        plan.losses.iter().any(|loss| loss.starts_with("up to 20 blocks are freed")),
+        "{:?}",
+        plan.losses
+    );
+    plan.apply(&*d.device).unwrap();
+    assert!(support::report(d.device.clone()).is_clean());
+}
