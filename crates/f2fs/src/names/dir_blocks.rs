@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::dir::DirEntry;
+use super::DirEntry;
 use crate::{
     Error, Place, Result,
     units::{BlockAddr, Ino},

@@ -1,0 +1,190 @@
+//! Listings of directories.
+//!
+//! A cookie is the position of an entry: block number times slots per block, plus the slot. Entries do not
+//! move while they exist, not even when an inline directory is converted to blocks, so a cookie stays valid
+//! between calls.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::{Names, dir_blocks::SeenBlocks, encryption::Naming};
+use crate::{
+    Error, Place, Result,
+    files::Unmapped,
+    format::{
+        FileType,
+        dentry::{Dentries, Dentry},
+        inode::inline,
+        node::NodeBlock,
+    },
+    units::Ino,
+};
+
+/// Entries of one area of a directory, and the cookie behind it.
+pub(crate) type NextEntries = (VecDeque<Result<DirEntry>>, u64);
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name; in an encrypted directory without its key, the form that Linux shows then.
+    pub name: Vec<u8>,
+    /// The inode.
+    pub ino: Ino,
+    /// File type stored in the entry, if it is a valid one.
+    pub kind: Option<FileType>,
+    /// Cookie of the position after this entry.
+    pub next_cookie: u64,
+}
+
+impl Names {
+    /// Returns the entries of a directory in their order on the device, including "." and "..", from a cookie on; 0
+    /// is the start.
+    pub(crate) fn entries(&self, dir: Ino, cookie: u64) -> Result<DirCursor<'_>> {
+        self.further_entries(dir, cookie, SeenBlocks::default())
+    }
+
+    /// Returns the entries from a cookie on, in a walk that has met some blocks.
+    pub(crate) fn further_entries(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        mut seen: SeenBlocks,
+    ) -> Result<DirCursor<'_>> {
+        let inode = self.directory(dir)?;
+        let slots = self.superblock().block_size.dentries() as u64;
+        let (block, slot) = (cookie / slots, (cookie % slots) as usize);
+        let naming = self.naming(&inode)?;
+        let ready = VecDeque::new();
+        if cookie == 0 {
+            seen.begin();
+        }
+        Ok(DirCursor { volume: self, inode, naming, block, slot, seen, ready, ended: false })
+    }
+
+    /// The entries of the first area (a block, or the inode) of a directory that has some at or after a cookie, and the
+    /// cookie behind that area; `None` at the end. A caller that keeps the cookie and the seen blocks holds nothing of
+    /// the volume between two areas. Damage is an error in the place of the entries that it costs.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`], and the errors of reading the inode.
+    pub(crate) fn next_entries(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        seen: &mut SeenBlocks,
+    ) -> Result<Option<NextEntries>> {
+        let slots = self.superblock().block_size.dentries() as u64;
+        let mut cursor = self.further_entries(dir, cookie, std::mem::take(seen))?;
+        let has_more = cursor.refill();
+        *seen = cursor.seen;
+        Ok(has_more.then_some((cursor.ready, cursor.block * slots)))
+    }
+}
+
+/// Iterator over the entries of a directory; see [`Engine::entries`](crate::engine::Engine::entries). Damage yields an error in place of the
+/// entries that are lost, and the iteration continues behind it.
+pub struct DirCursor<'a> {
+    volume: &'a Names,
+    inode: Arc<NodeBlock>,
+    naming: Naming,
+    /// Position at which reading continues.
+    block: u64,
+    slot: usize,
+    /// Blocks that were read.
+    seen: SeenBlocks,
+    /// Entries that have been read already.
+    ready: VecDeque<Result<DirEntry>>,
+    ended: bool,
+}
+
+impl DirCursor<'_> {
+    /// Ends this part of a walk, and returns the blocks that it has met so far.
+    #[must_use]
+    pub fn into_seen(self) -> SeenBlocks {
+        self.seen
+    }
+
+    /// Reads the next area with entries. Returns false at the end.
+    fn refill(&mut self) -> bool {
+        if self.refill_from_areas() {
+            self.ready.iter().for_each(|entry| self.seen.note(entry));
+            return true;
+        }
+        let ended = self.volume.io().record_corruption(self.seen.end(self.inode.ino()));
+        let Err(error) = ended else { return false };
+        self.ready.push_back(Err(error));
+        true
+    }
+
+    fn refill_from_areas(&mut self) -> bool {
+        let (inode, volume) = (self.inode.clone(), self.volume);
+        let ino = inode.ino();
+        if inode.has_inline(inline::DENTRY) {
+            if self.block > 0 {
+                return false;
+            }
+            self.take(&Dentries::new(inode.inline_area(), Place::Dir(ino, 0)), 0);
+            self.block = 1;
+        } else {
+            let end = inode.head().size.get().div_ceil(1 << volume.superblock().block_size.log());
+            match volume.next_dir_block(&inode, self.block..end, &mut self.seen) {
+                Ok(None) => return false,
+                Ok(Some((block, bytes))) => {
+                    if block > self.block {
+                        self.slot = 0;
+                    }
+                    self.take(&Dentries::new(&*bytes, Place::Dir(ino, block)), block);
+                    self.block = block + 1;
+                }
+                Err(Unmapped { blocks, error }) => {
+                    self.ready.push_back(volume.io().record_corruption(Err(error)));
+                    self.block = blocks.end;
+                }
+            }
+        }
+        self.slot = 0;
+        true
+    }
+
+    fn take<B: AsRef<[u8]>>(&mut self, area: &Dentries<B>, block: u64) {
+        for entry in area.entries_from(self.slot) {
+            let entry = entry.and_then(|entry| self.shown(entry, block));
+            self.ready.push_back(self.volume.io().record_corruption(entry));
+        }
+    }
+
+    /// Returns an entry in the form that readers see.
+    fn shown(&self, entry: Dentry<'_>, block: u64) -> Result<DirEntry> {
+        let slots = self.volume.superblock().block_size.dentries() as u64;
+        let at = Place::Dir(self.inode.ino(), block);
+        let name = self.naming.shown(&entry).ok_or_else(|| {
+            let (slot, length) = (entry.slot, entry.name.len());
+            match &self.naming {
+                Naming::Plain => Error::corrupt(at, format!("a name with a slash or a NUL in slot {slot}")),
+                Naming::Encrypted(cipher) => {
+                    let what =
+                        format!("in slot {slot}, {length} bytes that the key does not decrypt to a name");
+                    match cipher.has_proven_key() {
+                        true => Error::corrupt(at, what),
+                        false => Error::UnusableKey(format!("{at}: {what}; is it the right key?").into()),
+                    }
+                }
+                Naming::Hidden => {
+                    Error::corrupt(at, format!("an encrypted name of {length} bytes in slot {slot}"))
+                }
+            }
+        })?;
+        let after = entry.slot + crate::format::dentry::slots_for(entry.name.len());
+        Ok(DirEntry { name, ino: entry.ino, kind: entry.kind, next_cookie: block * slots + after as u64 })
+    }
+}
+
+impl Iterator for DirCursor<'_> {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.ready.is_empty() && !self.ended {
+            self.ended = !self.refill();
+        }
+        self.ready.pop_front()
+    }
+}
