@@ -9,6 +9,7 @@ use crate::{
     nodes::Inode,
     pieces::Pieces,
     versions::fact,
+    volumes::Earlier,
 };
 
 /// Grade of a rescued file, from the best to the worst.
@@ -52,8 +53,11 @@ pub enum Choice {
     Newest,
     /// It is an older one: the address in the NAT holds something else.
     Older,
-    /// The NAT names none, and the SIT does not mark its block: it may belong to an earlier time.
+    /// The NAT names none, and the SIT does not mark its block, or its checkpoint is of an earlier volume: it may belong to an
+    /// earlier time.
     Unmarked,
+    /// It is the newest on the device, where nothing tells which nodes belong to an earlier volume.
+    Untold,
     /// The file was removed.
     Removed,
 }
@@ -108,6 +112,7 @@ impl Certainty {
             version if version.is_confirmed() => Choice::Confirmed,
             version if version.has(fact::STALE) => Choice::Older,
             version if version.is_of_another_time() => Choice::Unmarked,
+            _ if judge.nodes.versions.earlier == Earlier::Untold => Choice::Untold,
             _ => Choice::Newest,
         };
         let mut certainty = Certainty {
@@ -157,7 +162,7 @@ impl Certainty {
             _ if self.lost_blocks() > 0 && there == 0 => Grade::Empty,
             _ if self.lost_blocks() > 0 => Grade::Partial,
             _ if self.has_bad_checksum || self.contradicted > 0 => Grade::Doubtful,
-            _ if matches!(self.choice, Choice::Older | Choice::Unmarked) => Grade::Doubtful,
+            _ if matches!(self.choice, Choice::Older | Choice::Unmarked | Choice::Untold) => Grade::Doubtful,
             _ if self.outdated_nodes > 0 || self.has_bad_size => Grade::Doubtful,
             _ if self.unproven + self.unproven_nodes > 0 || self.choice != Choice::Confirmed => Grade::Likely,
             _ => Grade::Whole,
@@ -172,7 +177,8 @@ impl fmt::Display for Certainty {
             Choice::Confirmed => "the NAT has the inode",
             Choice::Newest => "the newest inode",
             Choice::Older => "an older inode, the newest is lost",
-            Choice::Unmarked => "an inode whose block is free by the SIT",
+            Choice::Unmarked => "an inode of an earlier time by the SIT or by its checkpoint",
+            Choice::Untold => "the newest inode, perhaps of an earlier volume",
             Choice::Removed => "removed",
         })?;
         if self.has_bad_checksum {

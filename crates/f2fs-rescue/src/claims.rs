@@ -23,6 +23,8 @@ const REPORT: usize = 256;
 struct Claim {
     /// True for files that were not removed.
     is_present: bool,
+    /// False for a claimant of an earlier volume, whose summary may still be there.
+    is_of_this_time: bool,
     /// True if the block's summary names the claimant.
     is_named: bool,
     /// True if the claimant's inode or node is the one of the NAT. A file may be an image with nodes of its own.
@@ -144,6 +146,7 @@ fn claim(inode: &Inode, nid: Nid, index: u16) -> Claim {
     let version = inode.version;
     Claim {
         is_present: !version.has(fact::REMOVED | fact::FREED),
+        is_of_this_time: !version.is_of_another_time(),
         is_named: false,
         is_confirmed: version.is_confirmed(),
         is_node: false,
@@ -159,6 +162,7 @@ fn claim(inode: &Inode, nid: Nid, index: u16) -> Claim {
 fn node_claim(version: &Version) -> Claim {
     Claim {
         is_present: !version.is_inode() || !version.has(fact::REMOVED | fact::FREED),
+        is_of_this_time: version.has(fact::CONFIRMED) || !version.is_unmarked(),
         is_named: false,
         is_confirmed: version.is_confirmed(),
         is_node: !version.has(fact::DENIED),

@@ -196,9 +196,10 @@ impl Evidence {
         lost
     }
 
-    /// Adds the statements of the NAT and of the fsync chain to the versions, which must be sorted by nid.
-    pub(crate) fn judge(&self, shape: &Shape, versions: &mut Versions, chain: &Chain) {
-        self.judge_by_sit(shape, versions);
+    /// Adds the statements of the SIT, the NAT and the fsync chain to the versions, which must be sorted by nid. Returns true if
+    /// the SIT tells which versions count.
+    pub(crate) fn judge(&self, shape: &Shape, versions: &mut Versions, chain: &Chain) -> bool {
+        let is_told = self.judge_by_sit(shape, versions);
         let (mut block, mut marks) = (None, None);
         let groups: Vec<Range<u32>> = versions.groups().collect();
         for group in groups {
@@ -207,13 +208,14 @@ impl Evidence {
             let standing = self.standing(shape, versions, (group.clone(), &entry), &mut marks);
             self.judge_node(versions, group, (&entry, standing), chain);
         }
+        is_told
     }
 
-    /// Notes which versions the SIT does not mark, if it is whole and that of the newest checkpoint.
-    fn judge_by_sit(&self, shape: &Shape, versions: &mut Versions) {
+    /// Notes which versions the SIT does not mark, if it is whole and that of the newest checkpoint. Returns true if it is.
+    fn judge_by_sit(&self, shape: &Shape, versions: &mut Versions) -> bool {
         let is_newest = !self.is_overtaken && self.journals == Journals::Whole;
         if !is_newest || self.marked_nodes(shape) != Some(self.checkpoint.valid_nodes) {
-            return;
+            return false;
         }
         // In the order of their addresses, each block of the SIT is read once.
         let mut order: Vec<u32> = (0..versions.len() as u32).collect();
@@ -225,6 +227,7 @@ impl Evidence {
                 version.add_unmarked();
             }
         }
+        true
     }
 
     /// Adds the statements about the versions of one node.
@@ -362,6 +365,11 @@ impl Evidence {
 /// The lower half of a checkpoint's version: the upper half of the versions in footers may be a checksum.
 pub(crate) fn low_half(version: u64) -> u32 {
     (version & u64::from(u32::MAX)) as u32
+}
+
+/// The upper half of the version in a footer: a checksum of the checkpoint, or 0.
+pub(crate) fn high_half(version: u64) -> u32 {
+    (version >> 32) as u32
 }
 
 fn statement(entry: NatEntry) -> Entry {

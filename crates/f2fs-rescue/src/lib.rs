@@ -10,7 +10,7 @@
 //! readable. They decide between versions, but no file is lost because they are damaged.
 //!
 //! The steps, in their order: the geometry ([`shape`]), the checkpoint packs ([`packs`]), the scan ([`scan`]),
-//! the evidence of NAT and fsync chain ([`evidence`], [`chain`]), the owner of each block ([`claims`]), the
+//! the evidence of NAT and fsync chain ([`evidence`], [`chain`]), nodes of an older volume ([`volumes`]), the owner of each block ([`claims`]), the
 //! names ([`tree`]), removed files ([`removed`]), and then one file after the other ([`walk`], [`source`]).
 //!
 //! *Invariants*: the crate writes nothing to the device, prints nothing, spawns nothing and does not read the
@@ -51,6 +51,7 @@ mod summaries;
 mod tree;
 mod versions;
 mod view;
+mod volumes;
 mod walk;
 
 pub use certainty::{Certainty, Choice, Grade};

@@ -62,7 +62,7 @@ impl Generations {
     /// Adds the versions of one number.
     pub(crate) fn add(&mut self, group: &[Version]) {
         let span =
-            |version: &Version| Span { cp: version.cp, generation: version.generation, other: u32::MAX };
+            |version: &Version| Span { cp: version.cp, generation: version.generation(), other: u32::MAX };
         let mut spans: Vec<Span> = group.iter().map(span).collect();
         spans.sort_unstable_by_key(|span| (span.cp, span.generation));
         for at in (1..spans.len()).rev() {
@@ -80,7 +80,7 @@ impl Generations {
         let next = spans.get(spans.partition_point(|span| span.cp <= version.cp));
         Some(match next {
             None => u32::MAX,
-            Some(next) if next.generation != version.generation => next.cp,
+            Some(next) if next.generation != version.generation() => next.cp,
             Some(next) => next.other,
         })
     }
@@ -121,7 +121,8 @@ mod tests {
         }
         let inodes: Vec<Version> = versions.group(Nid(9)).map(|index| *versions.get(index)).collect();
         for version in &inodes {
-            let later = inodes.iter().filter(|it| it.generation != version.generation && it.cp > version.cp);
+            let later =
+                inodes.iter().filter(|it| it.generation() != version.generation() && it.cp > version.cp);
             assert_eq!(versions.until(version), later.map(|it| it.cp).min().unwrap_or(u32::MAX));
         }
     }

@@ -7,7 +7,7 @@ use f2fs::{
 };
 
 use crate::{
-    evidence::{Evidence, low_half},
+    evidence::{Evidence, high_half, low_half},
     mended, raw_node,
     scan::version_of,
     shape::Shape,
@@ -72,7 +72,8 @@ fn node_at(
     let (bad, used) = raw_node::bad_words(bytes, shape.block_size(), shape.limits, kind)?;
     let is_plausible = bad * GOOD_WORDS_MIN <= used;
     let cp = written_at(evidence, &footer);
-    is_plausible.then(|| Version::node(nid, ino, footer.offset, addr, cp))
+    is_plausible
+        .then(|| Version::node(nid, ino, footer.offset, addr, cp).with_checksum(high_half(footer.cp_ver)))
 }
 
 /// Checkpoint before a node of the newest checkpoint: that of its footer if it is possible.

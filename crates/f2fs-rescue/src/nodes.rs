@@ -54,7 +54,7 @@ impl Nodes<'_> {
         let version = self.versions.find(nid, inode.ino(), offset, inode.until);
         let version =
             version.ok_or_else(|| Error::corrupt(Place::Inode(inode.ino()), format!("{nid} is lost")))?;
-        Ok((self.read(&version)?, version.standing()))
+        Ok((self.read(&version)?, standing(inode, &version)))
     }
 
     /// Reads the nodes of a file whose parent is lost, by their offsets: the best version of each.
@@ -63,7 +63,7 @@ impl Nodes<'_> {
         for version in self.versions.nodes_of(inode.ino(), offsets) {
             let is_new = found.last().is_none_or(|(last, _)| last.footer().offset != version.offset());
             if is_new && version.cp <= inode.until {
-                found.extend(self.read(version).ok().map(|node| (node, version.standing())));
+                found.extend(self.read(version).ok().map(|node| (node, standing(inode, version))));
             }
         }
         found
@@ -83,5 +83,13 @@ impl Nodes<'_> {
             _ => self.shape.lenient,
         };
         NodeBlock::check(format, bytes, nid, ino, addr)
+    }
+}
+
+/// Standing of a node of an inode. One of an earlier time does not belong to the inode, unless the inode is of that time, too.
+fn standing(inode: &Inode, version: &Version) -> Standing {
+    match version.standing() {
+        Standing::Unproven if version.is_unmarked() && !inode.version.is_unmarked() => Standing::Outdated,
+        standing => standing,
     }
 }

@@ -42,7 +42,7 @@ impl Removed {
         for index in group {
             let version = versions.get(index);
             let is_in_use = version.is_inode() && version.has(fact::NAMED);
-            if !version.is_inode() || !seen.insert(version.generation) || is_in_use {
+            if !version.is_inode() || !seen.insert(version.generation()) || is_in_use {
                 continue;
             }
             versions.get_mut(index).add(fact::REMOVED);
@@ -110,7 +110,7 @@ mod tests {
         push(&mut versions, 10, 9, 1, fact::FREED);
         versions.sort();
         let removed = Removed::collect(&mut versions, 3);
-        let of = |index: &u32| (versions.get(*index).ino, versions.get(*index).generation);
+        let of = |index: &u32| (versions.get(*index).ino, versions.get(*index).generation());
         assert_eq!(removed.inodes.iter().map(of).collect::<Vec<_>>(), [(9, 2), (10, 1)]);
         assert_eq!(removed.children[&9].iter().map(of).collect::<Vec<_>>(), [(10, 1)]);
         assert!(removed.lost.is_empty());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::Device;
-use f2fs::{Error, Result, format::BlockSize};
+use f2fs::{Error, Result, format::BlockSize, units::Ino};
 
 use crate::{
     Facts, Map, Progress, Selection,
@@ -19,6 +19,7 @@ use crate::{
     summaries::Summaries,
     tree::{self, Builder, Tree},
     versions::{Versions, fact},
+    volumes::Earlier,
     walk::{Found, Walk},
 };
 
@@ -100,15 +101,24 @@ pub fn rescue(
         return Err(Error::NotF2fs("there are no nodes on the device".into()));
     }
     scanned.versions.sort();
-    let mut lost_inodes = LostInodes::default();
+    let (mut lost_inodes, mut is_told) = (LostInodes::default(), false);
     // The NAT has the newest state only.
     if let Some(evidence) = evidence.as_ref().filter(|_| options.as_of.is_none()) {
         let left = versions_max.saturating_sub(scanned.versions.len());
         named_nodes::add(&shape, evidence, &mut scanned.versions, left);
         scanned.versions.sort();
         let chain = Chain::read(&shape, evidence, &scanned.marked);
-        evidence.judge(&shape, &mut scanned.versions, &chain);
+        is_told = evidence.judge(&shape, &mut scanned.versions, &chain);
         scanned.versions.sort();
+        is_told |= is_confirmed(&scanned.versions, shape.root());
+    }
+    let checkpoint = evidence.as_ref().map(Evidence::version);
+    if options.as_of.is_none() {
+        let earlier = scanned.intervals.judge(&mut scanned.versions, checkpoint);
+        scanned.versions.earlier = if is_told { Earlier::Told } else { earlier };
+        scanned.versions.sort();
+    }
+    if let Some(evidence) = evidence.as_ref().filter(|_| options.as_of.is_none()) {
         lost_inodes = evidence.lost_inodes(&shape, &scanned.versions);
     }
     let present = present(&scanned.versions);
@@ -128,6 +138,11 @@ pub fn rescue(
     let facts = Facts { inodes_without_version, ..facts(&shape, evidence.as_ref(), &scanned, &tree) };
     let versions = scanned.versions;
     Ok(Rescue { shape, versions, summaries, claims, other_owner, tree, removed, lost_inodes, facts })
+}
+
+/// Returns true if the NAT or the chain of fsyncs names the version of an inode that counts.
+fn is_confirmed(versions: &Versions, ino: Ino) -> bool {
+    versions.current(ino).is_some_and(|index| versions.get(index).is_confirmed())
 }
 
 /// Indices of the inodes that were not removed.

@@ -6,17 +6,18 @@ use block::data_ranges;
 use f2fs::{
     Place,
     format::{FileType, NodeBlock, node::NodeFooter},
-    units::BlockAddr,
+    units::{BlockAddr, Time},
 };
 use rustc_hash::FxHashMap;
 
 use crate::{
     Map, Progress, Stage, Status,
-    evidence::{Evidence, low_half},
+    evidence::{Evidence, high_half, low_half},
     raw_node,
     shape::Shape,
     summaries::{Owned, Summaries},
     versions::{InodeFacts, Version, Versions, fact},
+    volumes::Intervals,
 };
 
 /// Bytes of one request.
@@ -30,6 +31,8 @@ pub(crate) struct Scanned {
     pub(crate) versions: Versions,
     /// Nodes that were fsynced after the checkpoint, as numbers of marked nodes by inode.
     pub(crate) marked: FxHashMap<u32, u32>,
+    /// The checkpoints before the nodes.
+    pub(crate) intervals: Intervals,
     /// The parts of the device that were read.
     pub(crate) map: Map,
     /// Blocks that could not be read.
@@ -164,6 +167,7 @@ impl Scan<'_> {
                 *scanned.marked.entry(footer.ino.0).or_default() += 1;
             }
         }
+        self.note_interval(&footer, bytes, scanned);
         scanned.newest = scanned.newest.max(cp);
         scanned.versions.push(version);
         if scanned.versions.len() >= self.versions_max {
@@ -174,6 +178,18 @@ impl Scan<'_> {
             }
             // Thinning again would free little, and sort the whole table for it.
             scanned.is_full = scanned.versions.len() > self.versions_max / 8 * 7;
+        }
+    }
+
+    /// Notes the checkpoint before a node.
+    fn note_interval(&self, footer: &NodeFooter, bytes: &[u8], scanned: &mut Scanned) {
+        let changed = footer.is_inode().then(|| {
+            let head = raw_node::head(bytes);
+            Time { seconds: head.ctime.get(), nanoseconds: head.ctime_nsec.get() }
+        });
+        scanned.intervals.add(footer.cp_ver, changed);
+        if let Some(changed) = changed.filter(|_| footer.ino == self.shape.root()) {
+            scanned.intervals.add_root(footer.cp_ver, changed);
         }
     }
 
@@ -205,7 +221,10 @@ pub(crate) fn version_of(
     cp: u32,
 ) -> Option<Version> {
     if !footer.is_inode() {
-        return Some(Version::node(footer.nid, footer.ino, footer.offset, addr, cp));
+        return Some(
+            Version::node(footer.nid, footer.ino, footer.offset, addr, cp)
+                .with_checksum(high_half(footer.cp_ver)),
+        );
     }
     let check = |format| NodeBlock::check(format, bytes.into(), footer.nid, footer.ino, addr);
     let is_sound = shape.strict.is_none_or(|format| check(format).is_ok());

@@ -19,6 +19,7 @@ use crate::{
     shape::Shape,
     summaries::Summaries,
     versions::{Versions, fact},
+    volumes::Earlier,
 };
 
 /// Largest number of a quota inode.
@@ -212,7 +213,8 @@ impl<'a> Builder<'a> {
     fn fate(&self, index: u32, inode: &Inode) -> Fate {
         let version = self.versions.get(index);
         // What the SIT does not mark was removed, dropped by a power cut, or belongs to an earlier volume in the same place.
-        if inode.node.head().links.get() == 0 || version.is_of_another_time() {
+        let is_of_another_time = version.is_of_another_time() && self.versions.earlier == Earlier::Told;
+        if inode.node.head().links.get() == 0 || is_of_another_time {
             return Fate::Removed;
         }
         let is_confirmed = version.is_confirmed();

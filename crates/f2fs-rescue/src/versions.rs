@@ -7,7 +7,10 @@ use f2fs::{
     units::{BlockAddr, Ino, Nid},
 };
 
-use crate::lookup::{Generations, LINEAR_MAX, Places};
+use crate::{
+    lookup::{Generations, LINEAR_MAX, Places},
+    volumes::Earlier,
+};
 
 /// Facts about a version, in the low bits of its `place`.
 pub(crate) mod fact {
@@ -28,7 +31,7 @@ pub(crate) mod fact {
     pub(crate) const FREED: u32 = 32;
     /// The NAT has another address, where the inode is no longer.
     pub(crate) const STALE: u32 = 64;
-    /// The SIT does not mark the block. This fact of inodes lies above the kind; other nodes have it in `pino`.
+    /// The SIT does not mark the block, or it belongs to an earlier volume. This fact of inodes lies above the kind; other nodes have it in `pino`.
     pub(crate) const UNMARKED: u32 = 1 << 16;
     /// `CONFIRMED` only orders the versions of the inode: a newer checkpoint or a part of the fsync chain is
     /// lost.
@@ -67,8 +70,8 @@ pub(crate) struct Version {
     pub(crate) cp: u32,
     /// Seconds of the inode's last change, lower half.
     pub(crate) ctime: u32,
-    /// Generation of the inode.
-    pub(crate) generation: u32,
+    /// Generation of the inode. Of other nodes, the upper half of the version in the footer: a checksum of the checkpoint.
+    generation: u32,
     /// Directory of the inode.
     pub(crate) pino: u32,
 }
@@ -96,6 +99,21 @@ impl Version {
         let InodeFacts { kind, ctime, generation, pino } = facts;
         let place = u32::from(kind.dentry_code()) << KIND_SHIFT;
         Version { nid: ino.0, ino: ino.0, place, addr: addr.0, cp, ctime, generation, pino }
+    }
+
+    /// Sets the upper half of the version in the footer of a node that is no inode.
+    pub(crate) fn with_checksum(self, checksum: u32) -> Version {
+        Version { generation: checksum, ..self }
+    }
+
+    /// Checksum of the checkpoint before a node that is no inode.
+    pub(crate) fn checksum(&self) -> Option<u32> {
+        (!self.is_inode()).then_some(self.generation)
+    }
+
+    /// Generation of the inode; 0 for other nodes.
+    pub(crate) fn generation(&self) -> u32 {
+        if self.is_inode() { self.generation } else { 0 }
     }
 
     pub(crate) fn is_inode(&self) -> bool {
@@ -135,7 +153,7 @@ impl Version {
         self.add(if self.is_inode() { fact::STALE } else { fact::OUTDATED });
     }
 
-    /// Notes that the SIT does not mark the block.
+    /// Notes that the SIT does not mark the block, or that it belongs to an earlier volume.
     pub(crate) fn add_unmarked(&mut self) {
         if self.is_inode() {
             self.add(fact::UNMARKED);
@@ -144,13 +162,13 @@ impl Version {
         }
     }
 
-    /// Returns true if the SIT does not mark the block.
+    /// Returns true if the SIT does not mark the block, or if it belongs to an earlier volume.
     pub(crate) fn is_unmarked(&self) -> bool {
         let facts = if self.is_inode() { self.place } else { self.pino };
         facts & fact::UNMARKED != 0
     }
 
-    /// Returns true if the SIT does not mark the block of an inode, and the NAT does not tell that there is a newer version.
+    /// Returns true if an inode is [unmarked](Self::is_unmarked), and the NAT does not tell that there is a newer version.
     pub(crate) fn is_of_another_time(&self) -> bool {
         self.is_unmarked() && !self.has(fact::CONFIRMED | fact::STALE)
     }
@@ -179,7 +197,7 @@ impl Version {
     /// Doubts about a version: those with fewer come first.
     pub(crate) fn doubts(&self) -> (bool, bool, bool, bool) {
         let is_denied = self.has(fact::DENIED);
-        (!self.has(fact::CONFIRMED), self.has(fact::BAD_SUM), is_denied, self.is_unmarked())
+        (!self.has(fact::CONFIRMED), self.has(fact::BAD_SUM), self.is_unmarked(), is_denied)
     }
 
     fn rank_of_node(&self) -> impl Ord + use<> {
@@ -195,6 +213,8 @@ pub(crate) struct Versions {
     by_owner: OnceCell<Vec<u32>>,
     /// Made when a node with many versions is searched.
     places: OnceCell<Places>,
+    /// Knowledge about nodes of an earlier volume.
+    pub(crate) earlier: Earlier,
     generations: OnceCell<Generations>,
 }
 
@@ -294,7 +314,7 @@ impl Versions {
             let generations = self.generations.get_or_init(|| self.generations());
             return generations.until(version).expect("all large groups are there");
         }
-        let is_later = |other: &&Version| other.generation != version.generation && other.cp > version.cp;
+        let is_later = |other: &&Version| other.generation() != version.generation() && other.cp > version.cp;
         group.iter().filter(is_later).map(|other| other.cp).min().unwrap_or(u32::MAX)
     }
 

@@ -15,6 +15,7 @@ use crate::{
     nodes::Inode,
     pieces::{Piece, pieces},
     rescue::Rescue,
+    volumes::Earlier,
 };
 
 /// Selection of a tree.
@@ -267,7 +268,12 @@ impl<'a> Walk<'a> {
                 );
                 Error::lost(LOST_FOUND, Error::corrupt(Place::Volume, what))
             });
-            further.into_iter().chain(inodes.rev()).collect()
+            let earlier = (self.rescue.versions.earlier == Earlier::Untold && is_present).then(|| {
+                let what = "there are nodes of several volumes in one place, one made over the other, and nothing proves which \
+                            ones belong together: files may be of an earlier volume, or have content of one";
+                Error::lost(b"", Error::corrupt(Place::Volume, what))
+            });
+            earlier.into_iter().chain(further).chain(inodes.rev()).collect()
         });
         losses.pop()
     }

@@ -13,6 +13,7 @@ use f2fs::{
     engine::{Caller, Engine, FileSize, FinalSymlink, Options as VolumeOptions},
     format::{TableCopy, checkpoint::raw::Checkpoint, crc::f2fs_crc},
     mkfs,
+    units::Time,
 };
 use f2fs_rescue::{Grade, Options};
 use support::{compare, overwrite, rescued, tree_of};
@@ -211,4 +212,50 @@ fn without_the_nat_a_volume_counts_and_not_an_older_one_beneath_it() {
     let result = rescued(device, &Options::default());
     assert_eq!(compare(&expected, &result.tree).1, Vec::<String>::new(), "{:?}", result.losses);
     assert_eq!(result.tree.len(), expected.len(), "files of the older volume are none of this one");
+}
+
+/// Both begin with version 1, so the older one has the newer nodes by their versions.
+#[test]
+fn without_packs_and_tables_a_volume_counts_and_not_an_older_one_beneath_it() {
+    const LATER: Time = Time { seconds: NOW.seconds + 1000, nanoseconds: 0 };
+    let device = sound(0);
+    for n in 0..9 {
+        let volume = open(device.clone());
+        volume.write(format!("/dir-2/old-{n}"), content(n, 30_000)).expect("there is space");
+        volume.close().expect("in memory");
+    }
+    let options = mkfs::Options::new([0xA5; 16]);
+    let volume = OpenOptions::new().clock(|| LATER).make(device.clone(), &options).expect("a volume");
+    volume.close().expect("in memory");
+    for session in 0..6 {
+        let volume = OpenOptions::new().write().clock(|| LATER).open(device.clone()).expect("a sound volume");
+        for n in 10 * session..10 * (session + 1) {
+            volume.create_dir_all(format!("/dir-{}", n % 7)).expect("there is space");
+            volume
+                .write(format!("/dir-{}/file-{n}", n % 7), content(5000 + n, 50_000))
+                .expect("there is space");
+        }
+        volume.close().expect("in memory");
+    }
+    let expected = tree_of(device.clone());
+    let (tables, root) = {
+        let volume = Engine::open(device.clone(), VolumeOptions::read_only()).expect("a sound volume");
+        let sb = volume.superblock();
+        (u64::from(sb.checkpoint.start.0) * BLOCK..sb.nat.end() * BLOCK, u64::from(sb.main.start.0) * BLOCK)
+    };
+    for range in [tables.clone(), 0..tables.end] {
+        overwrite(&device, range, 0);
+        let result = rescued(device.clone(), &Options::default());
+        assert_eq!(compare(&expected, &result.tree).1, Vec::<String>::new(), "{:?}", result.losses);
+        assert_eq!(result.tree.len(), expected.len(), "files of the older volume are none of this one");
+        assert_eq!(result.losses, Vec::<String>::new());
+    }
+    // Without the root that mkfs made, nothing tells which nodes are the newer ones.
+    overwrite(&device, root..root + BLOCK, 0);
+    let result = rescued(device, &Options::default());
+    assert!(result.losses.iter().any(|loss| loss.contains("several volumes")), "{:?}", result.losses);
+    let certainties = result.found.iter().filter_map(|found| found.certainty);
+    assert!(
+        certainties.clone().count() > 0 && certainties.into_iter().all(|it| it.grade() >= Grade::Doubtful)
+    );
 }
