@@ -4,7 +4,7 @@
 //! address after the node's own, so the nodes of an image show where its volume starts. Inodes show which
 //! features change their layout.
 
-use std::sync::Arc;
+use std::{cmp::Reverse, ops::Range, sync::Arc};
 
 use block::{Device, data_ranges};
 use f2fs::{
@@ -35,6 +35,14 @@ const OTHER_INODES_MIN: u64 = 8;
 const OTHER_MAX: u64 = 32;
 /// Fewest blocks of a volume: it has ten segments and more.
 const VOLUME_BLOCKS_MIN: u64 = 10 << 9;
+/// Pairs of neighbours from which on nodes are another volume that begins close to this one.
+const PAIRS_MIN: u64 = 2;
+/// Blocks between the starts of two volumes that a log never skips: partitions begin at whole MiB, and within a segment a log
+/// that fills holes skips others.
+const ALIGNED_BLOCKS: u64 = 256;
+const SEGMENT_BLOCKS: u64 = 512;
+/// Starts of volumes that are tried.
+const CANDIDATES_MAX: usize = 16;
 
 /// Inferred shape of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +54,10 @@ pub(crate) struct Inferred {
     pub(crate) features: Features,
     /// Starts of other volumes whose inodes lie on the device, too, in ascending order.
     pub(crate) others: Vec<i64>,
+    /// Starts of volumes that some inodes tell, most inodes first: where a superblock stands, there is one.
+    pub(crate) candidates: Vec<i64>,
+    /// Bytes of the device that hold the inodes of the volume.
+    pub(crate) extent: Range<u64>,
 }
 
 /// Infers the shape of the volume on a device. `None` if there are no inodes.
@@ -105,8 +117,10 @@ fn sample(device: &Arc<dyn Device>, at: u64, volume_bytes: u64, tallies: &mut [T
         let limits = Limits::of_image(volume_bytes / size as u64);
         for (n, block) in bytes.chunks_exact(size).enumerate() {
             if let Some(footer) = raw_node::footer(block, tally.block_size, limits) {
+                let position = at / size as u64 + n as u64;
+                tally.pair(position, &footer);
                 if footer.is_inode() {
-                    tally.inode(at / size as u64 + n as u64, &footer, block);
+                    tally.inode(position, &footer, block);
                 }
             }
         }
@@ -124,20 +138,63 @@ struct Tally {
     crtime: u64,
     compressed: u64,
     /// Inodes that vote for a distance between address and position, in blocks.
-    votes: FxHashMap<i64, u64>,
+    votes: FxHashMap<i64, Votes>,
+    /// The last node: its position and its distance.
+    last: Option<(u64, i64)>,
+    /// Neighbours with one distance.
+    pairs: FxHashMap<i64, u64>,
+}
+
+/// Inodes that vote for a distance.
+#[derive(Debug, Clone, Default)]
+struct Votes {
+    count: u64,
+    /// Positions of the first and of the last one.
+    first: u64,
+    last: u64,
+}
+
+/// Distance between address and position that the footer of a node tells. The node at the end of a log's segment tells
+/// another one.
+fn distance(position: u64, footer: &NodeFooter) -> i64 {
+    i64::from(footer.next_addr.0) - 1 - i64::try_from(position).unwrap_or(i64::MAX)
 }
 
 impl Tally {
     fn new(block_size: BlockSize) -> Tally {
-        let votes = FxHashMap::default();
-        Tally { block_size, inodes: 0, extra: 0, flexible: 0, crtime: 0, compressed: 0, votes }
+        let (votes, pairs) = (FxHashMap::default(), FxHashMap::default());
+        Tally {
+            block_size,
+            inodes: 0,
+            extra: 0,
+            flexible: 0,
+            crtime: 0,
+            compressed: 0,
+            votes,
+            last: None,
+            pairs,
+        }
+    }
+
+    /// Counts a node beside the one before it.
+    fn pair(&mut self, position: u64, footer: &NodeFooter) {
+        let distance = distance(position, footer);
+        if self.last == position.checked_sub(1).map(|before| (before, distance)) {
+            *self.pairs.entry(distance).or_default() += 1;
+        }
+        self.last = Some((position, distance));
     }
 
     fn inode(&mut self, position: u64, footer: &NodeFooter, block: &[u8]) {
         self.inodes += 1;
         if footer.next_addr.is_real() {
-            let distance = i64::from(footer.next_addr.0) - 1 - i64::try_from(position).unwrap_or(i64::MAX);
-            *self.votes.entry(distance).or_default() += 1;
+            let new = Votes { count: 0, first: position, last: position };
+            let votes = self.votes.entry(distance(position, footer)).or_insert(new);
+            *votes = Votes {
+                count: votes.count + 1,
+                first: votes.first.min(position),
+                last: votes.last.max(position),
+            };
         }
         let head = raw_node::head(block);
         let Ok((extra, _)) = ExtraAttributes::ref_from_prefix(&block[INODE_HEAD_BYTES..]) else { return };
@@ -167,8 +224,24 @@ impl Tally {
             features =
                 found.iter().filter(|(is_on, _)| *is_on).fold(features, |all, (_, one)| all.with(*one));
         }
-        let start = self.start(self.distance().unwrap_or(0));
-        Inferred { block_size: self.block_size, start, features, others: self.others() }
+        let own = self.distance().unwrap_or(0);
+        let votes = self.votes.get(&own).cloned().unwrap_or_default();
+        let log = self.block_size.log();
+        Inferred {
+            block_size: self.block_size,
+            start: self.start(own),
+            features,
+            others: self.others(),
+            candidates: self.candidates(),
+            extent: votes.first << log..(votes.last + 1) << log,
+        }
+    }
+
+    /// Starts of volumes that some inodes tell, most inodes first.
+    fn candidates(&self) -> Vec<i64> {
+        let mut all: Vec<(&i64, &Votes)> = self.votes.iter().collect();
+        all.sort_unstable_by_key(|(distance, votes)| (Reverse(votes.count), **distance));
+        all.into_iter().take(CANDIDATES_MAX).map(|(distance, _)| self.start(*distance)).collect()
     }
 
     /// Byte at which a volume with this distance between address and position starts.
@@ -177,12 +250,19 @@ impl Tally {
     }
 
     /// Starts of the volumes with enough other inodes. A log that goes on in another segment, or that fills holes, makes a few
-    /// inodes vote for another distance, but not the same one often, and a smaller one than a volume has blocks.
+    /// inodes vote for another distance, but not the same one often, and a smaller one than a volume has blocks. It does not
+    /// make neighbours vote for the same one either, except for neighbours in one segment.
     fn others(&self) -> Vec<i64> {
         let own = self.distance().unwrap_or(0);
         let least = (self.inodes / OTHER_MAX).max(OTHER_INODES_MIN);
-        let is_other = |(distance, votes): &(&i64, &u64)| {
-            distance.abs_diff(own) >= VOLUME_BLOCKS_MIN && **votes >= least
+        let is_other = |(distance, votes): &(&i64, &Votes)| {
+            let apart = distance.abs_diff(own);
+            let is_partition = apart >= SEGMENT_BLOCKS || apart % ALIGNED_BLOCKS == 0;
+            let pairs = self.pairs.get(*distance).copied().unwrap_or(0);
+            match apart >= VOLUME_BLOCKS_MIN {
+                true => pairs > 0 || votes.count >= least,
+                false => apart > 0 && is_partition && pairs >= PAIRS_MIN,
+            }
         };
         let mut others: Vec<i64> =
             self.votes.iter().filter(is_other).map(|(distance, _)| self.start(*distance)).collect();
@@ -192,8 +272,8 @@ impl Tally {
 
     /// The distance between address and position, in blocks, of most inodes.
     fn distance(&self) -> Option<i64> {
-        let winner = self.votes.iter().max_by_key(|(distance, votes)| (**votes, -distance.abs()));
-        winner.filter(|(_, votes)| **votes * 4 >= self.inodes).map(|(distance, _)| *distance)
+        let winner = self.votes.iter().max_by_key(|(distance, votes)| (votes.count, -distance.abs()));
+        winner.filter(|(_, votes)| votes.count * 4 >= self.inodes).map(|(distance, _)| *distance)
     }
 }
 

@@ -64,12 +64,22 @@ impl Shape {
         let inferred = inference::infer(device, size).ok_or_else(|| {
             Error::NotF2fs("neither superblock has survived, and there are no inodes".into())
         })?;
-        let start = if options.offset_bytes.is_some() { given } else { inferred.start };
-        let mut others = inferred.others.clone();
-        others.push(inferred.start);
+        // The second copy of a superblock may be there although the first block is missing.
+        let has_superblock = |start: &i64| Shape::of_superblock(device, *start).is_some();
+        let standing: Vec<i64> = inferred.candidates.iter().copied().filter(has_superblock).collect();
+        let start = match options.offset_bytes {
+            Some(_) => given,
+            None => standing
+                .iter()
+                .find(|start| !is_nested(**start, &inferred))
+                .copied()
+                .unwrap_or(inferred.start),
+        };
+        let mut others = [&inferred.others[..], &standing, &[inferred.start]].concat();
         others.retain(|other| *other != start);
+        others.sort_unstable();
+        others.dedup();
         let inferred = Inferred { start, others: others.clone(), ..inferred };
-        // The second copy of the superblock may be there although the first block is missing.
         let shape = Shape::of_superblock(device, start);
         Ok(Shape { others, ..shape.unwrap_or_else(|| Shape::of_inodes(device, inferred)) })
     }
@@ -97,7 +107,7 @@ impl Shape {
     }
 
     fn of_inodes(device: &Arc<dyn Device>, inferred: Inferred) -> Shape {
-        let Inferred { block_size, start, features, others } = inferred;
+        let Inferred { block_size, start, features, others, .. } = inferred;
         let view = Arc::new(View::new(device.clone(), start));
         let blocks = view.geometry().size_bytes.div_ceil(block_size.bytes() as u64);
         let limits = Limits::of_image(blocks);
@@ -150,6 +160,12 @@ impl Shape {
     pub(crate) fn contains(&self, addr: BlockAddr) -> bool {
         self.blocks.contains(&u64::from(addr.0))
     }
+}
+
+/// Returns true if a volume that begins at `start` lies between the inodes of the inferred one: it is an image in a file.
+fn is_nested(start: i64, inferred: &Inferred) -> bool {
+    let is_between = u64::try_from(start).is_ok_and(|start| inferred.extent.contains(&start));
+    start > inferred.start && is_between
 }
 
 /// The blocks of a range that lie on the device as a whole.
