@@ -51,7 +51,7 @@ pub(crate) const ODD_MAX: usize = 1 << 16;
 /// # Errors
 /// [`NotF2fs`](f2fs::Error::NotF2fs) if there is no volume. Damage and unreadable sectors are findings.
 pub fn check(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
-    examine(device, progress).map(|(report, _)| report)
+    examine(device, Counts::Stored, progress).map(|(report, _)| report)
 }
 
 /// Like [`check`], by the superblock from which a volume is opened: the first usable one, even if the second fits the rest of
@@ -60,7 +60,16 @@ pub fn check(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Res
 /// # Errors
 /// Those of [`check`].
 pub fn check_as_opened(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
-    examine_by_first(device, progress).map(|(report, _)| report)
+    examine_by_first(device, Counts::Stored, progress).map(|(report, _)| report)
+}
+
+/// Origin of the counts in a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// The file system counted.
+    Stored,
+    /// A round of the repair counted what nodes name: the numbers are no evidence.
+    Computed,
 }
 
 /// A report, and the blocks in use if the tables could be read.
@@ -68,13 +77,17 @@ type Examined = (Report, Option<Segments>);
 
 /// Like [`check`]; also returns the blocks in use, if the tables could be read. If the superblocks differ, that counts by
 /// which the rest of the volume has fewer faults.
-pub(crate) fn examine(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Result<Examined> {
-    let (mut first, segments) = examine_by_first(device.clone(), progress)?;
+pub(crate) fn examine(
+    device: Arc<dyn Device>,
+    counts: Counts,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Examined> {
+    let (mut first, segments) = examine_by_first(device.clone(), counts, progress)?;
     if first.count(Kind::SuperblocksDiffer) == 0 {
         return Ok((first, segments));
     }
     let Some((other, checksums)) = superblocks::with_second(&device)? else { return Ok((first, segments)) };
-    let (mut second, other_segments) = examine_by_first(other, progress)?;
+    let (mut second, other_segments) = examine_by_first(other, counts, progress)?;
     let errors = |report: &Report| report.count_of(Severity::Error) - report.count(Kind::SuperblocksDiffer);
     let faults = |report: &Report| (report.ended_early.is_some(), errors(report));
     // With equal faults, that counts which more checksums confirm.
@@ -93,17 +106,19 @@ pub(crate) fn examine(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress
 }
 
 /// Examines a volume by its first usable superblock.
-fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Result<Examined> {
+fn examine_by_first(
+    device: Arc<dyn Device>,
+    counts: Counts,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Examined> {
     let mut report = Report::default();
     let Some(superblock) = superblocks::check(&device, &mut report)? else {
-        report.ended_early = Some("no superblock is usable".into());
-        return Ok((report, None));
+        return Ok(ended_early(report, "no superblock is usable"));
     };
     let geometry = Geometry::of(&superblock);
     let io = Arc::new(Io::new(device, superblock.block_size));
     let Some(mut pack) = packs::check(&io, &geometry, &superblock, &mut report) else {
-        report.ended_early = Some("no checkpoint pack is usable".into());
-        return Ok((report, None));
+        return Ok(ended_early(report, "no checkpoint pack is usable"));
     };
     let mut nodes = nat::read(&io, &geometry, &pack, &mut report, progress);
     let segments = Segments::read(&io, &geometry, &pack, &mut report, progress);
@@ -151,7 +166,7 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
         parents: Parents::default(),
         marks: Marks::default(),
         past_size: FxHashMap::default(),
-        outdated: Outdated::default(),
+        outdated: Outdated::new(counts),
         trials: Trials::default(),
         doubtful_names: DoubtfulNames::default(),
         area_fixes: FxHashMap::default(),
@@ -164,6 +179,12 @@ fn examine_by_first(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress))
     };
     checker.run();
     Ok((checker.report, Some(checker.segments)))
+}
+
+/// The result of a check that cannot go on.
+fn ended_early(mut report: Report, reason: &str) -> Examined {
+    report.ended_early = Some(reason.into());
+    (report, None)
 }
 
 /// Wrong entries of one summary.

@@ -4,22 +4,30 @@
 //! marks the newer block, which nothing names then, and not the older one. It looks the same where the SIT is older than the
 //! node. The checksum of an inode tells the two apart, and so does the block of the node: a block of the SIT that marks a node
 //! marks the blocks that the node named. An old block of the SIT may mark the node's block all the same, for another node that lay
-//! there; but then it lacks the marks of further blocks.
+//! there; but then it lacks the marks of further blocks. Where this concerns many nodes that are marked themselves, the SIT is
+//! older: one block of it explains what else needs as many old nodes.
+
+use std::collections::BTreeMap;
 
 use f2fs::{
     format::{sit::SegmentType, superblock::Features},
     units::{BlockAddr, Ino, Nid, SegNo},
 };
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     Certainty, Loss,
     addresses::{Doubt, Odd},
     checker::{Checker, ODD_MAX},
+    outdated::Undecided,
     owners::NamedPlace,
     segments::{Content, Contents},
     table::fact,
 };
+
+/// Nodes that are marked and name blocks without a mark, from which on the block of the SIT that marks older ones is taken for an
+/// old one.
+const STALE_MIN: usize = 4;
 
 /// A conclusion about a place that names a block without a mark, while a marked block belongs there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +114,7 @@ impl Checker<'_> {
         let undecided = std::mem::take(&mut self.outdated.undecided);
         // An inode is older, too, if it neither names a node of its own nor counts its blocks.
         let are_counted = !undecided.is_empty() && self.are_all_counted();
+        let stale = if are_counted { self.stale_sit_blocks(&undecided) } else { FxHashSet::default() };
         for (key, undecided) in undecided {
             let ino = Ino::from(key.0);
             let is_outdated = self.outdated.nodes.contains(&key.0)
@@ -115,6 +124,8 @@ impl Checker<'_> {
                     self.note_displaced(key, place, addr, Certainty::Unclear);
                     restored.insert(addr);
                 }
+                // The file has given the block up.
+                Some((_, addr)) if stale.contains(&self.sit_block(self.geometry.position(addr).0)) => {}
                 _ => self.lose(Loss::Block),
             }
         }
@@ -122,6 +133,20 @@ impl Checker<'_> {
             blocks.retain(|addr| !restored.contains(addr));
         }
         unused.retain(|(_, blocks)| !blocks.is_empty());
+    }
+
+    /// The blocks of the SIT that are older than the nodes: they mark blocks of many nodes that name others, although the SIT
+    /// marks these nodes themselves.
+    fn stale_sit_blocks(&self, undecided: &BTreeMap<(Nid, u16), Option<Undecided>>) -> FxHashSet<u32> {
+        let mut nodes: FxHashMap<u32, FxHashSet<Nid>> = FxHashMap::default();
+        for (key, undecided) in undecided {
+            let Some((_, addr)) = undecided else { continue };
+            let entry = self.table.find(key.0);
+            if entry.is_some_and(|entry| self.segments.is_marked(self.table.addr(entry))) {
+                nodes.entry(self.sit_block(self.geometry.position(*addr).0)).or_default().insert(key.0);
+            }
+        }
+        nodes.into_iter().filter(|(_, nodes)| nodes.len() >= STALE_MIN).map(|(block, _)| block).collect()
     }
 
     /// Decides between the block that a place names and a marked one whose summary names the place.

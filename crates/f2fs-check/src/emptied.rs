@@ -85,9 +85,11 @@ impl Checker<'_> {
                     self.note_emptied(key, &place, *original, Doubt::Outside);
                     cleared.entry(place.ino).and_modify(|count| *count = count.saturating_sub(1));
                 }
-                _ if missing > 0 || doubtful.contains(&place.ino) => self.lose(Loss::Block),
-                (_, [_]) => uncounted.holes.push((key, place)),
-                (_, originals) => uncounted.add_others(place.ino, originals.len() as u64),
+                _ if missing > 0 => self.lose(Loss::Block),
+                _ => {
+                    uncounted.doubtful += u64::from(doubtful.contains(&place.ino));
+                    uncounted.add(key, place);
+                }
             }
         }
         restored.extend(self.conclude_uncounted(uncounted));

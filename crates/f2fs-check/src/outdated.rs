@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use f2fs::{
     Place,
-    format::FileType,
+    format::{FileType, checkpoint::Checkpoint},
     units::{BlockAddr, Ino, Nid},
 };
 use rustc_hash::FxHashSet;
@@ -16,7 +16,7 @@ use rustc_hash::FxHashSet;
 use crate::{
     Certainty, Finding, Fix, Kind, Loss, Slot,
     addresses::Doubt,
-    checker::{Checker, ODD_MAX},
+    checker::{Checker, Counts, ODD_MAX},
     emptied::Emptied,
     inodes::{SIZE, may_pass_end},
     owners::NamedPlace,
@@ -31,9 +31,19 @@ pub struct Uncounted {
     pub holes: Vec<((Nid, u16), Emptied)>,
     /// Numbers of the blocks of other places, by file.
     pub others: BTreeMap<Ino, u64>,
+    /// Number of places in files that name blocks of others: their counts may be right by chance.
+    pub doubtful: u64,
 }
 
 impl Uncounted {
+    /// Adds a place and its blocks.
+    pub fn add(&mut self, key: (Nid, u16), place: Emptied) {
+        match place.originals.len() {
+            1 => self.holes.push((key, place)),
+            count => self.add_others(place.ino, count as u64),
+        }
+    }
+
     /// Adds blocks of a file that cannot get their place back.
     pub fn add_others(&mut self, ino: Ino, count: u64) {
         if self.others.len() < ODD_MAX || self.others.contains_key(&ino) {
@@ -43,11 +53,12 @@ impl Uncounted {
 }
 
 /// A place, and a block that may belong there.
-type Undecided = (NamedPlace, BlockAddr);
+pub type Undecided = (NamedPlace, BlockAddr);
 
 /// Facts about inodes that may be older than the blocks of their files.
-#[derive(Default)]
 pub struct Outdated {
+    /// Origin of the counts in the checkpoint.
+    counts: Counts,
     /// Number of places that are reserved and have no block.
     pub reserved_blocks: u64,
     /// Places that name a block without a mark, with a marked one that belongs there, as long as nothing decides between them;
@@ -59,6 +70,20 @@ pub struct Outdated {
     pub nodes: FxHashSet<Nid>,
     /// Their files, with the block behind the last one that comes back.
     ends: BTreeMap<Ino, u64>,
+}
+
+impl Outdated {
+    /// Begins without facts.
+    pub fn new(counts: Counts) -> Outdated {
+        Outdated {
+            counts,
+            reserved_blocks: 0,
+            undecided: BTreeMap::new(),
+            attached: FxHashSet::default(),
+            nodes: FxHashSet::default(),
+            ends: BTreeMap::new(),
+        }
+    }
 }
 
 /// Blocks with data past the size of a file.
@@ -86,10 +111,11 @@ impl Checker<'_> {
     /// Restores the holes if the checkpoint counts just these blocks beside those that the nodes name, and as many marks as
     /// there are. Otherwise tells the blocks that it counts as lost. Returns the blocks that come back.
     pub fn conclude_uncounted(&mut self, uncounted: Uncounted) -> FxHashSet<BlockAddr> {
-        let Uncounted { holes, others } = uncounted;
+        let Uncounted { holes, others, doubtful } = uncounted;
         let count = holes.len() as u64 + others.values().sum::<u64>();
         let lacking = if count > 0 { self.lacking_blocks() } else { 0 };
         if lacking == 0 {
+            (0..doubtful).for_each(|_| self.lose(Loss::Block));
             return FxHashSet::default();
         }
         if others.is_empty()
@@ -99,7 +125,7 @@ impl Checker<'_> {
         {
             return holes.into_iter().map(|(key, place)| self.fill_hole(key, &place)).collect();
         }
-        (0..count.min(lacking)).take(ODD_MAX).for_each(|_| self.lose(Loss::Block));
+        (0..count.min(lacking).max(doubtful)).take(ODD_MAX).for_each(|_| self.lose(Loss::Block));
         let mut files = others;
         for (_, place) in &holes {
             *files.entry(place.ino).or_default() += 1;
@@ -125,9 +151,14 @@ impl Checker<'_> {
         original
     }
 
-    /// Returns true if the checkpoint counts just the blocks that the nodes name or get back.
+    /// Returns true if the file system counted just these nodes, and just the blocks that they name or get back. The nodes of an
+    /// old block of the NAT are others.
     pub fn are_all_counted(&self) -> bool {
-        self.checkpoint.valid_blocks == self.report.sums.blocks && self.are_nodes_known()
+        let Checkpoint { valid_blocks, valid_nodes, .. } = self.checkpoint;
+        let sums = &self.report.sums;
+        self.outdated.counts == Counts::Stored
+            && (valid_blocks, u64::from(valid_nodes)) == (sums.blocks, sums.nodes)
+            && self.are_nodes_known()
     }
 
     /// Number of blocks that valid_block_count counts and that no node names; 0 if a node is damaged, which may name them.

@@ -41,7 +41,7 @@ pub use undo::{Undo, UndoError};
 use crate::{
     Certainty, Finding, Fix, Kind, Loss, Progress, Report, Severity,
     bitmap::Bitmap,
-    checker::{ODD_MAX, examine},
+    checker::{Counts, ODD_MAX, examine},
     nat::clear_erased_entries,
     packs::DamagedEnd,
     remake::makes_directory,
@@ -143,7 +143,7 @@ impl Plan {
 /// # Errors
 /// Those of [`check`](crate::check).
 pub fn plan(device: &Arc<dyn Device>, now: Time, progress: &mut dyn FnMut(Progress)) -> Result<Planned> {
-    let (report, segments) = examine(device.clone(), progress)?;
+    let (report, segments) = examine(device.clone(), Counts::Stored, progress)?;
     if report.is_clean() {
         return Ok(Planned::Clean(report));
     }
@@ -294,7 +294,7 @@ impl Planning<'_> {
         }
         requests.extend(superblock_copies::requests(self.device, report.fixes())?);
         let last = over(self.device, &requests)?;
-        let (left, _) = examine(last, self.progress)?;
+        let (left, _) = examine(last, Counts::Computed, self.progress)?;
         if !left.is_clean() {
             return Ok(Planned::Refused(Refusal { reason: remaining(&left), report: left }));
         }
@@ -327,7 +327,7 @@ impl Planning<'_> {
         }
         let (mut report, mut segments) = match before.is_empty() {
             true => (first.clone(), segments),
-            false => match examine(start.clone(), self.progress)? {
+            false => match examine(start.clone(), Counts::Stored, self.progress)? {
                 (report, Some(segments)) => {
                     self.note(first, &report);
                     (report, segments)
@@ -361,7 +361,7 @@ impl Planning<'_> {
             self.note_losses(&report, &round, if postpones { Names::Kept } else { Names::Changed });
             requests = std::mem::take(&mut round.requests);
             let state = over(&start, &requests)?;
-            let (next, blocks) = examine(state, self.progress)?;
+            let (next, blocks) = examine(state, Counts::Computed, self.progress)?;
             if only_superblocks(&next) {
                 before.extend(requests);
                 return Ok(Ok(before));

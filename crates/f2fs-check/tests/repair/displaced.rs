@@ -126,3 +126,31 @@ fn addresses_stay_where_an_older_block_of_the_sit_marks_their_node_by_chance() {
     assert!(support::report(r.d.device.clone()).is_clean());
     assert_eq!(all_paths(&r.d), paths);
 }
+
+/// They were told as losses.
+#[test]
+fn blocks_of_many_files_that_an_older_block_of_the_sit_marks_are_no_loss() {
+    let names: Vec<String> = (0..5).map(|n| format!("rewritten {n}")).collect();
+    let mut older = Vec::new();
+    let d = Damaged::filled(64 << 20, FEATURES[0], |volume: &mut Engine| {
+        let mut files = Vec::new();
+        for name in &names {
+            let ino = volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(0o100_644))?;
+            volume.begin(Caller::ADMIN).write(ino, 0, &[1; 4 * BLOCK])?;
+            files.push(ino);
+        }
+        volume.checkpoint()?;
+        for ino in files {
+            let inode = volume.inode(ino)?;
+            older.push((ino, volume.address(&inode, 0)?));
+            volume.begin(Caller::ADMIN).write(ino, 0, &[2; 4 * BLOCK])?;
+        }
+        Ok(())
+    });
+    let r = Rewritten { d, file: ROOT, older: Vec::new(), older_inode: BlockAddr::NULL };
+    let paths = all_paths(&r.d);
+    for (ino, addr) in &older {
+        [*addr, r.d.data(*ino, 0)].into_iter().for_each(|addr| r.flip_mark(addr));
+    }
+    assert_eq!(faults_after_repair(&r.d, &paths), Vec::<String>::new());
+}

@@ -2,7 +2,7 @@
 
 use f2fs::{
     engine::{Caller, Engine, NewNode},
-    units::{BlockAddr, Ino},
+    units::{BlockAddr, Ino, Nid},
 };
 use f2fs_check::{Certainty, Kind};
 
@@ -165,4 +165,49 @@ fn blocks_of_a_file_whose_older_inode_holds_its_content_are_a_loss() {
     );
     plan.apply(&*d.device).unwrap();
     assert!(support::report(d.device.clone()).is_clean());
+}
+
+/// The blocks of the file were freed, and nothing was told.
+#[test]
+fn a_file_whose_inode_begins_with_the_sector_of_another_one_keeps_its_blocks() {
+    for features in FEATURES {
+        let (mut file, mut other) = (ROOT, ROOT);
+        let d = Damaged::filled(64 << 20, features, |volume: &mut Engine| {
+            for (ino, name, blocks) in [(&mut file, "file", 30), (&mut other, "other", 3)] {
+                *ino = volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(0o100_644))?;
+                volume.begin(Caller::ADMIN).write(*ino, 0, &vec![blocks as u8; blocks * BLOCK])?;
+            }
+            Ok(())
+        });
+        let before = all_paths(&d);
+        d.put_node(file.into(), 0, &d.block(d.addr(other.into()))[..512]);
+        if features.contains("inode_checksum") {
+            d.seal(file);
+        }
+        let plan = repair_of(&d.device);
+        assert_eq!(plan.losses, ["the sizes of up to 1 files are lost: zeroes follow their content"]);
+        plan.apply(&*d.device).unwrap();
+        assert!(support::report(d.device.clone()).is_clean());
+        assert_eq!(all_paths(&d), before, "{features}");
+    }
+}
+
+/// Such nodes come back; the data that a file has given up stays behind its end.
+#[test]
+fn a_node_of_an_older_nat_gives_its_file_no_other_size() {
+    let (mut file, mut entry, mut node) = (ROOT, None, Nid::NULL);
+    let d = Damaged::filled(64 << 20, FEATURES[0], |volume: &mut Engine| {
+        file = volume.begin(Caller::ADMIN).create(ROOT, b"cut", &NewNode::new(0o100_644))?;
+        volume.begin(Caller::ADMIN).write(file, 0, &vec![1; 1000 * BLOCK])?;
+        volume.checkpoint()?;
+        node = volume.inode(file)?.child(0);
+        entry = Some(volume.nat_entry(node)?);
+        volume.begin(Caller::ADMIN).truncate(file, 10 * BLOCK as u64)
+    });
+    let before = all_paths(&d);
+    d.put_nat(node, 1, &file.0.to_le_bytes());
+    d.put_nat(node, 5, &entry.unwrap().addr.0.to_le_bytes());
+    repair_of(&d.device).apply(&*d.device).unwrap();
+    assert!(support::report(d.device.clone()).is_clean());
+    assert_eq!(all_paths(&d), before);
 }
