@@ -7,7 +7,7 @@ use f2fs::{
     format::{
         dentry::{Dentries, Dentry, SlotUse, slots_for},
         dir_hash,
-        inode::inline,
+        inode::{advise, inline},
         node::NodeBlock,
     },
     units::{BlockAddr, Ino},
@@ -32,6 +32,17 @@ const SHARED_MAX: usize = 1 << 18;
 /// A hash, and the compared form of its name.
 type HashedName = (u32, Vec<u8>);
 
+/// Confidence in an entry by its inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// The inode carries another name for the directory.
+    Contradicted,
+    /// The inode tells nothing.
+    Possible,
+    /// The inode carries the name.
+    Confirmed,
+}
+
 /// Facts about a directory while its entries are checked.
 pub struct Walk {
     /// Index in the list of directories.
@@ -49,6 +60,8 @@ pub struct Walk {
     /// Hashes that several names share, in the second pass over the directory.
     pub shared: FxHashSet<u32>,
     pub names: FxHashMap<HashedName, (u64, Ino)>,
+    /// Of equal names, that one which stays, with its rank.
+    pub kept: FxHashMap<HashedName, (Rank, u64, Ino)>,
     /// Names among them that lie in a wrong bucket and are entered again, with their blocks and inodes.
     pub moved: Vec<(HashedName, (u64, Ino))>,
     /// Highest level with entries that the depth does not cover.
@@ -149,6 +162,7 @@ impl Checker<'_> {
             hashes: Vec::new(),
             shared: FxHashSet::default(),
             names: FxHashMap::default(),
+            kept: FxHashMap::default(),
             moved: Vec::new(),
             too_deep: None,
             last_level: 0,
@@ -273,6 +287,7 @@ impl Checker<'_> {
         walk.shared = shared.take(SHARED_MAX).collect();
         walk.hashes = Vec::new();
         if !walk.shared.is_empty() {
+            self.walk_blocks(inode, walk, Self::note_kept);
             self.walk_blocks(inode, walk, Self::compare_names);
         }
         for (key, place) in std::mem::take(&mut walk.moved) {
@@ -285,6 +300,39 @@ impl Checker<'_> {
                 }
             }
         }
+    }
+
+    /// Notes the names of an area that share a hash, and which one of equal ones stays: that one which its inode confirms, else
+    /// the first that its inode does not contradict.
+    fn note_kept(&mut self, walk: &mut Walk, block: u64, bytes: &[u8]) {
+        let changed = walk.base.clone();
+        let area = Dentries::new(changed.as_deref().unwrap_or(bytes), Place::Dir(walk.ino, block));
+        for entry in area.entries().flatten() {
+            let hash = walk.naming.hash(entry.name, entry.hash);
+            if is_dot(entry.name) || !walk.shared.contains(&hash) || walk.kept.len() >= SHARED_MAX {
+                continue;
+            }
+            let own = self.own_name(walk, entry.ino);
+            let rank = match own {
+                _ if self.carries(entry.ino, entry.name, walk.ino) => Rank::Confirmed,
+                Some(_) => Rank::Contradicted,
+                None => Rank::Possible,
+            };
+            let key = (hash, walk.naming.compared(entry.name));
+            let kept = walk.kept.entry(key).or_insert((rank, block, entry.ino));
+            if rank > kept.0 {
+                *kept = (rank, block, entry.ino);
+            }
+        }
+    }
+
+    /// The name that a file or directory with one name carries, if it is one of a plain directory.
+    fn own_name(&mut self, walk: &Walk, ino: Ino) -> Option<Vec<u8>> {
+        let inode = self.inode_of(ino).filter(|_| !walk.naming.is_encrypted())?;
+        let is_here = inode.head().pino.get() == walk.ino.0 && !inode.has_advise(advise::LOST_PINO);
+        let has_one = inode.is_directory() || inode.head().links.get() == 1;
+        let name = inode.last_name();
+        (is_here && has_one && !name.is_empty() && walk.naming.is_possible(name)).then(|| name.to_vec())
     }
 
     /// Compares the names of an area that share a hash, as the changes so far leave them, and notes those that move.
@@ -302,8 +350,12 @@ impl Checker<'_> {
             }
             let key = (hash, walk.naming.compared(entry.name));
             let place = (block, entry.ino);
+            let kept = walk.kept.get(&key).filter(|(.., ino)| *ino != entry.ino).copied();
             if !area.is_used(entry.slot) {
                 walk.moved.push((key, place));
+            } else if let Some((_, other, _)) = kept {
+                self.add_twice(at, &walk.naming.shown(entry.name), other);
+                self.enter_under_own_name(walk, &entry, bytes);
             } else if let Some((other, ino)) = walk.names.insert(key, place) {
                 self.add_twice(at, &walk.naming.shown(entry.name), other);
                 if ino == entry.ino {
@@ -315,6 +367,15 @@ impl Checker<'_> {
                 }
             }
         }
+    }
+
+    /// Takes an entry with the name of another one out of its area, to be entered again: under the name that its inode carries
+    /// for this directory, if there is one.
+    fn enter_under_own_name(&mut self, walk: &mut Walk, entry: &Dentry<'_>, bytes: &[u8]) {
+        let name = self.own_name(walk, entry.ino);
+        let name = name.as_deref().unwrap_or(entry.name);
+        let hash = walk.naming.hash(name, entry.hash);
+        self.take_out(walk, entry, bytes, name, hash);
     }
 
     fn add_twice(&mut self, at: Place, shown: &str, other: u64) {

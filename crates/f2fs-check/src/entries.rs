@@ -317,14 +317,19 @@ impl Checker<'_> {
 
     /// Takes an entry out of its area, to be entered again.
     pub fn enter_again(&mut self, walk: &mut Walk, entry: &Dentry<'_>, bytes: &[u8]) {
+        let inode = self.inode_of(entry.ino).filter(|inode| inode.last_name() == entry.name);
+        let own = inode.and_then(|inode| encrypted_hash(walk.naming, &inode));
+        self.take_out(walk, entry, bytes, entry.name, own.unwrap_or(entry.hash));
+    }
+
+    /// Takes an entry out of its area, to be entered again under a name with this hash.
+    pub fn take_out(&mut self, walk: &mut Walk, entry: &Dentry<'_>, bytes: &[u8], name: &[u8], hash: u32) {
         if !self.is_enterable(entry.ino) {
             return;
         }
-        let inode = self.inode_of(entry.ino).filter(|inode| inode.last_name() == entry.name);
-        let own = inode.and_then(|inode| encrypted_hash(walk.naming, &inode));
         let slots = entry.slot..entry.slot + slots_for(entry.name.len());
         walk.edit(bytes, |area| slots.for_each(|slot| area.set_use(slot, SlotUse::Free)));
-        self.enter_later(walk.ino, entry.name, own.unwrap_or(entry.hash), entry.ino);
+        self.enter_later(walk.ino, name, hash, entry.ino);
     }
 
     /// Returns true if a name of an inode can be entered again; otherwise its entry is removed.

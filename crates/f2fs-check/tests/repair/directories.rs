@@ -364,3 +364,26 @@ fn a_block_that_a_directory_names_twice_is_no_panic() {
     d.seal(dir);
     assert!(!matches!(planned(&d.device), Planned::Clean(_)));
 }
+
+/// The second of two equal names got another one, whichever was the wrong one.
+#[test]
+fn of_two_equal_names_that_one_changes_which_its_inode_does_not_carry() {
+    for (wrong, right) in [("one", "two"), ("two", "one")] {
+        let d = Damaged::filled(64 << 20, "extra_attr,inode_checksum", |volume| {
+            for (name, byte) in [("one", 1), ("two", 2)] {
+                let ino =
+                    volume.begin(Caller::ADMIN).create(ROOT, name.as_bytes(), &NewNode::new(0o100_644))?;
+                volume.begin(Caller::ADMIN).write(ino, 0, &[byte; 100])?;
+            }
+            Ok(())
+        });
+        let before = all_paths(&d);
+        let slots = [wrong, right].map(|name| d.slot(ROOT, name));
+        let (addr, at) = d.dentry_at(ROOT, slots[1]);
+        let hash = d.block(addr)[at..at + 4].to_vec();
+        let (names, place) = d.name_at(ROOT, slots[0]);
+        d.put(names, place, right.as_bytes());
+        d.put_dentry(ROOT, slots[0], 0, &hash);
+        assert_eq!(faults_after_repair(&d, &before), Vec::<String>::new(), "{wrong} became {right}");
+    }
+}

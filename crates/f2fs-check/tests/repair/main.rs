@@ -562,7 +562,6 @@ fn lost_by(test: &str) -> Vec<String> {
         "quota_inodes_without_the_feature" => {
             &["+\"lost+found/#4\"", "+\"lost+found/#5\"", "+\"lost+found/#6\""]
         }
-        "a_doubled_name" => &["\"few/other\"", "+\"few/small~1\""],
         "a_name_with_a_slash" => &["\"few/small\"", "+\"few/s_all\""],
         // The size is lost; the content gets the largest one.
         "an_inode_whose_inline_data_does_not_fit" => &["\"few/small\"", "\"small too\""],
