@@ -3,7 +3,7 @@
 use f2fs::{
     Place,
     format::{
-        BlockSize,
+        BLOCKS_PER_SEGMENT, BlockSize,
         checkpoint::Flags,
         node::{NodeBlock, NodeFooter},
         node_path::NodeKind,
@@ -13,7 +13,7 @@ use f2fs::{
     units::BlockAddr,
 };
 
-use crate::{Kind, checker::Checker, inodes::has_map};
+use crate::{Kind, checker::Checker, inodes::has_map, reader::read_runs};
 
 impl Checker<'_> {
     /// Follows the chain. A loop is found without a list of the visited nodes (Brent's algorithm). While checkpoints are
@@ -24,11 +24,12 @@ impl Checker<'_> {
         }
         let start = self.geometry.next_block(self.checkpoint.logs[SegmentType::WarmNode.index()]);
         let (mut addr, mut mark, mut steps, mut limit) = (start, None, 0u64, 1u64);
-        let (mut fsynced, mut wrong) = (0u64, false);
+        let (mut fsynced, mut wrong, mut loops) = (0u64, false, false);
         while let Some(node) = self.chain_node(addr) {
             if mark == Some(addr) {
                 let at = Place::Block(addr);
                 self.add(Kind::ChainLoop, at, "the chain of fsynced nodes leads back to this node");
+                loops = true;
                 break;
             }
             if !wrong {
@@ -46,6 +47,38 @@ impl Checker<'_> {
         if fsynced > 0 {
             let known = format!("fsyncs wrote {fsynced} nodes after the checkpoint, from {start} on");
             self.add(Kind::ChainPending, Place::Block(start), known);
+        }
+        // After an unmount there is no chain.
+        if !loops && (fsynced > 0 || !self.checkpoint.flags.has(Flags::UMOUNT)) {
+            self.check_end_of_chain(addr);
+        }
+    }
+
+    /// Tells nodes that fsyncs wrote behind the end of the chain, in its segment. The block there was damaged, or a power cut
+    /// tore it and kept later ones.
+    fn check_end_of_chain(&mut self, end: BlockAddr) {
+        if !self.geometry.in_main(end) {
+            return;
+        }
+        let (segment, offset) = self.geometry.position(end);
+        let behind = (offset + 1..BLOCKS_PER_SEGMENT as u16).map(|at| self.geometry.block(segment, at));
+        let behind: Vec<(BlockAddr, ())> = behind.map(|addr| (addr, ())).collect();
+        let io = self.io.clone();
+        let mut count = 0;
+        read_runs(&io, behind, |addr, (), bytes| {
+            let Ok(bytes) = bytes else { return };
+            let footer = NodeFooter::of(bytes);
+            let is_later = footer.fsync && self.checkpoint.is_written_after(footer.cp_ver);
+            count += u64::from(
+                is_later && NodeBlock::check(self.format, bytes.into(), footer.nid, footer.ino, addr).is_ok(),
+            );
+        });
+        if count > 0 {
+            let known = format!(
+                "the chain of fsynced nodes ends at this block, which is damaged or was not written; fsyncs wrote {count} \
+                 nodes behind it, which no mount rolls forward"
+            );
+            self.add(Kind::ChainGap, Place::Block(end), known);
         }
     }
 

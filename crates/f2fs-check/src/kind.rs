@@ -221,6 +221,8 @@ kinds! {
         "No fsync was written after the checkpoint.", "none: the next mount rolls it forward";
     ChainLoop, "chain-loop", Error, Certain,
         "The chain of fsynced nodes ends.", "cut the chain at its first node that was visited before";
+    ChainGap, "chain-gap", Notice, Unclear,
+        "No fsynced nodes lie behind the end of their chain.", "none: the next mount rolls the nodes before it forward";
     ChainAddress, "chain-address", Error, Likely,
         "Fsynced nodes name blocks of the main area.", "clear the address";
 }

@@ -295,3 +295,27 @@ fn only_nodes_with_the_mark_of_an_fsync_count_as_fsynced() {
         assert_eq!(recovered, marked, "a mount rolls no other file forward");
     }
 }
+
+/// The chain ended there without a word.
+#[test]
+fn fsyncs_behind_a_damaged_node_are_told() {
+    for bytes in [&[0; BLOCK][..], &[0xFF; 512]] {
+        let (d, nodes) = fsynced();
+        d.put(nodes[4].1, 0, bytes);
+        let report = support::report(d.device.clone());
+        let found = report.findings().iter().find(|finding| finding.kind == Kind::ChainGap);
+        let known = &found.expect("the gap is told").known;
+        assert!(known.contains("fsyncs wrote 4 nodes behind it"), "{known}");
+        // Another fault makes a repair necessary.
+        d.put_inode(d.ino("/far"), 12, &9u32.to_le_bytes());
+        let (kept, losses) = kept(&d);
+        assert_eq!(kept, [0, 1, 2, 3]);
+        assert!(losses.iter().any(|loss| loss.contains("behind a damaged or missing node")), "{losses:?}");
+    }
+}
+
+#[test]
+fn a_whole_chain_has_no_gap() {
+    let (d, _) = fsynced();
+    assert_eq!(support::report(d.device.clone()).count(Kind::ChainGap), 0);
+}

@@ -5,7 +5,9 @@ use std::{mem::offset_of, sync::Arc};
 use block::{Device, Fault, Faulty, Verb};
 use f2fs::{
     engine::{Caller, Engine, NewNode, Options, SyncScope},
-    format::{BLOCKS_PER_SEGMENT, BlockSize, checkpoint::raw::Checkpoint, superblock::Features},
+    format::{
+        BLOCKS_PER_SEGMENT, BlockSize, checkpoint::raw::Checkpoint, sit::SegmentType, superblock::Features,
+    },
     units::{BlockAddr, Ino, SegNo},
 };
 use f2fs_check::{
@@ -44,6 +46,7 @@ const OTHER_CASES: &[Case] = &[
     (Kind::PackUnfinished, Outcome::Clean, || old_pack(8, &[0xEE])),
     (Kind::NotUnmounted, Outcome::Clean, || used(0)),
     (Kind::ChainPending, Outcome::Clean, || used(2)),
+    (Kind::ChainGap, Outcome::Clean, broken_chain),
     (Kind::CheckpointDisabled, Outcome::Clean, || with_flags(0x1000)),
     (Kind::NatBits, Outcome::Planned, wrong_nat_bits),
     (Kind::TableUnreadable, Outcome::Planned, || unreadable(|d| d.nat_place(d.ino("/plain").into()).0)),
@@ -135,6 +138,21 @@ fn used(fsyncs: u64) -> Arc<dyn Device> {
         volume.begin(Caller::ADMIN).write(ino, n, b"x").unwrap();
         volume.fsync(ino, SyncScope::Everything).unwrap();
     }
+    d.device.clone()
+}
+
+/// A volume whose chain of fsynced nodes has lost its first block.
+fn broken_chain() -> Arc<dyn Device> {
+    let d = Damaged::new();
+    let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
+    let ino = volume.begin(Caller::ADMIN).create(Ino(3), b"new", &NewNode::new(0o100_644)).unwrap();
+    volume.checkpoint().unwrap();
+    let start = volume.geometry().next_block(volume.last_checkpoint().logs[SegmentType::WarmNode.index()]);
+    for n in 0..3 {
+        volume.begin(Caller::ADMIN).write(ino, n, b"x").unwrap();
+        volume.fsync(ino, SyncScope::Everything).unwrap();
+    }
+    d.put(start, 0, &[0; BLOCK]);
     d.device.clone()
 }
 

@@ -21,6 +21,8 @@ use crate::{Kind, Loss, Report, reader::parse_node, segments::Segments};
 
 /// The loss if not everything is rolled forward.
 const LOST: &str = "the changes of fsyncs after the last checkpoint cannot be rolled forward";
+/// The loss if the chain ends before some of its nodes.
+const BEHIND: &str = "the changes of fsyncs behind a damaged or missing node of their chain are lost";
 /// Byte offsets in a footer.
 const FOOTER_VERSION: usize = 12;
 const FOOTER_NEXT: usize = 20;
@@ -38,6 +40,14 @@ pub struct Rolled {
 /// [corrections](super::corrected) of the check. A chain that loops is cut first; one that cannot be rolled forward keeps
 /// its longest part that can.
 pub fn roll_forward(device: &Arc<dyn Device>, report: &Report, segments: &Segments, now: Time) -> Rolled {
+    let mut rolled = roll_chain_forward(device, report, segments, now);
+    if report.count(Kind::ChainGap) > 0 {
+        rolled.losses.push(BEHIND.into());
+    }
+    rolled
+}
+
+fn roll_chain_forward(device: &Arc<dyn Device>, report: &Report, segments: &Segments, now: Time) -> Rolled {
     if report.count(Kind::ChainPending) == 0 && report.count(Kind::ChainLoop) == 0 {
         return Rolled::default();
     }
