@@ -288,6 +288,9 @@ impl Checker<'_> {
             let settings = inode.compression().filter(|_| is_tried);
             let data = data_of_cluster(usual, rest).unwrap_or(0);
             if settings.is_none_or(|own| self.trials.fit(&self.io, &usual[1..=data], own)) {
+                if let Some(own) = settings {
+                    self.check_checksum_mark(inode, &usual[1..=data], own);
+                }
                 return false;
             }
         }

@@ -1,14 +1,19 @@
 //! Compression of a file as its clusters show it, for an inode whose own fields are damaged.
 
+use std::ops::Range;
+
 use f2fs::{
     Place,
     engine::Io,
     format::{
         cluster,
         inode::{Algorithm, Compression, LOG_CLUSTER_BLOCKS},
+        node::NodeBlock,
     },
     units::BlockAddr,
 };
+
+use crate::{Finding, Fix, Kind, Slot, checker::Checker};
 
 /// Marks that are tried: the cluster behind the first one may be damaged itself.
 const MARKS_MAX: usize = 4;
@@ -17,6 +22,13 @@ const ALGORITHMS: [Algorithm; 4] = [Algorithm::Lz4, Algorithm::Zstd, Algorithm::
 
 /// Trials of one check. Files without a trial are taken as their inodes say.
 const TRIALS_MAX: u32 = 1 << 16;
+
+/// Bytes of a cluster's header with its checksum.
+const CHECKSUM: Range<usize> = 4..8;
+/// Byte offset of i_compress_flag.
+const COMPRESS_FLAG: usize = 394;
+/// Bit of i_compress_flag: the clusters have checksums.
+const HAS_CHECKSUMS: u8 = 1;
 
 /// Compression that the clusters of a file show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,18 +120,43 @@ impl Trials {
 
     /// Returns true if a trial is left and the stored blocks of a cluster decompress to exactly a whole cluster.
     pub fn decodes(&mut self, io: &Io, stored: &[BlockAddr], settings: Compression) -> bool {
+        self.decodes_as(io, stored, Compression { checksum: false, ..settings })
+    }
+
+    /// Returns true if the stored blocks of a cluster decompress, and have no checksum: their header has zeroes in its place.
+    pub fn lacks_checksum(&mut self, io: &Io, stored: &[BlockAddr], settings: Compression) -> bool {
+        let header = stored.first().and_then(|addr| io.read_block(*addr, Place::Block(*addr)).ok());
+        let is_zero = header.is_some_and(|header| header[CHECKSUM].iter().all(|byte| *byte == 0));
+        is_zero
+            && !self.decodes_as(io, stored, Compression { checksum: true, ..settings })
+            && self.decodes(io, stored, settings)
+    }
+
+    /// Returns true if a trial is left and the stored blocks of a cluster decompress with these settings.
+    fn decodes_as(&mut self, io: &Io, stored: &[BlockAddr], settings: Compression) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
         self.left = left;
         let size = io.block_size().bytes();
-        let settings = Compression {
-            algorithm: settings.algorithm,
-            log_cluster_blocks: settings.log_cluster_blocks,
-            ..Compression::default()
-        };
+        let settings = Compression { level: 0, ..settings };
         let blocks = stored.iter().map(|addr| io.read_block(*addr, Place::Block(*addr)));
         let Ok(blocks) = blocks.collect::<Result<Vec<_>, _>>() else { return false };
         let mut content = vec![0; size << settings.log_cluster_blocks];
         cluster::decode(&settings, &blocks.concat(), &mut content, Place::Volume).is_ok()
+    }
+}
+
+impl Checker<'_> {
+    /// Has the mark that clusters have checksums cleared, if a cluster decompresses and has none: with it, no cluster of the file
+    /// can be read.
+    pub fn check_checksum_mark(&mut self, inode: &NodeBlock, stored: &[BlockAddr], own: Compression) {
+        if !own.checksum || !self.trials.lacks_checksum(&self.io, stored, own) {
+            return;
+        }
+        let known = "it is marked as a file whose clusters have checksums; they have none";
+        let finding = Finding::new(Kind::Cluster, Place::Inode(inode.ino()), known);
+        self.report.add(finding.repaired_by("clear the mark"));
+        let flags = inode.bytes()[COMPRESS_FLAG] & !HAS_CHECKSUMS;
+        self.fix(Fix::Node(Slot { nid: inode.nid(), at: COMPRESS_FLAG }, vec![flags]));
     }
 }
 

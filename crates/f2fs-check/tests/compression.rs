@@ -20,6 +20,7 @@ use volume::{BLOCK, Damaged, NOW};
 const FLAGS: usize = 80;
 const ALGORITHM: usize = 392;
 const LOG_CLUSTER_SIZE: usize = 393;
+const COMPRESS_FLAG: usize = 394;
 const ADDRS: usize = 396;
 
 fn planned(d: &Damaged) -> Planned {
@@ -36,9 +37,15 @@ fn other_flags(d: &Damaged) -> Vec<u8> {
 #[test]
 fn the_compression_of_an_inode_comes_back_from_its_clusters() {
     let flags = other_flags(&Damaged::new());
-    for (at, bytes) in
-        [(ALGORITHM, vec![7]), (LOG_CLUSTER_SIZE, vec![1]), (LOG_CLUSTER_SIZE, vec![3]), (FLAGS, flags)]
-    {
+    let cases = [
+        (ALGORITHM, vec![7]),
+        (LOG_CLUSTER_SIZE, vec![1]),
+        (LOG_CLUSTER_SIZE, vec![3]),
+        (FLAGS, flags),
+        // The clusters have no checksums.
+        (COMPRESS_FLAG, vec![1]),
+    ];
+    for (at, bytes) in cases {
         let d = Damaged::new();
         d.put_inode(d.ino("/compressed"), at, &bytes);
         let case = format!("{bytes:?} at {at}");
