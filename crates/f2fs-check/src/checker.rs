@@ -16,7 +16,7 @@ use f2fs::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Finding, Fix, Kind, Loss, Progress, Report, Severity, Slot, Stage,
+    Certainty, Finding, Fix, Kind, Loss, Progress, Report, Severity, Slot, Stage,
     addresses::Odd,
     adopt,
     areas::Held,
@@ -26,6 +26,7 @@ use crate::{
     layouts::Layouts,
     links::Directory,
     lost::Lost,
+    memory::{self, Work},
     missing_marks::MissingMarks,
     nat,
     outdated::{Outdated, PastSize},
@@ -83,6 +84,14 @@ pub(crate) fn examine(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Examined> {
     let (mut first, segments) = examine_by_first(device.clone(), counts, progress)?;
+    if first.ended_early.is_some() && segments.is_none() {
+        return match superblocks::with_counted_extensions(&device) {
+            Some(bytes) => {
+                examine_with_extensions(superblocks::with_first(&device, &bytes)?, counts, first, progress)
+            }
+            None => Ok((first, segments)),
+        };
+    }
     if first.count(Kind::SuperblocksDiffer) == 0 {
         return Ok((first, segments));
     }
@@ -105,6 +114,22 @@ pub(crate) fn examine(
     }
 }
 
+/// Examines a volume whose superblocks have impossible counts of extensions, on a device with a mended first one.
+fn examine_with_extensions(
+    device: Arc<dyn Device>,
+    counts: Counts,
+    unusable: Report,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Examined> {
+    let (mut report, segments) = examine_by_first(device, counts, progress)?;
+    for finding in unusable.findings().iter().filter(|finding| finding.at == Place::Superblock(0)) {
+        let finding = finding.clone().repaired_by("count the extensions in its lists");
+        report.add(finding.with_certainty(Certainty::Likely));
+    }
+    report.fix(Fix::CountExtensions);
+    Ok((report, segments))
+}
+
 /// Examines a volume by its first usable superblock.
 fn examine_by_first(
     device: Arc<dyn Device>,
@@ -116,6 +141,7 @@ fn examine_by_first(
         return Ok(ended_early(report, "no superblock is usable"));
     };
     let geometry = Geometry::of(&superblock);
+    memory::ensure(&geometry, Work::Check)?;
     let io = Arc::new(Io::new(device, superblock.block_size));
     let Some(mut pack) = packs::check(&io, &geometry, &superblock, &mut report) else {
         return Ok(ended_early(report, "no checkpoint pack is usable"));

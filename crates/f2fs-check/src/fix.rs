@@ -121,6 +121,8 @@ pub enum Fix {
         /// The whole content.
         content: Vec<u8>,
     },
+    /// Count the extensions in the lists of the first superblock.
+    CountExtensions,
     /// Copies the second superblock over the first.
     TakeSecondSuperblock,
     /// Clears the errors that the superblocks record.

@@ -46,6 +46,7 @@ mod layouts;
 mod links;
 mod loss;
 mod lost;
+mod memory;
 mod mend;
 mod missing_marks;
 mod mixed;

@@ -108,10 +108,51 @@ pub fn with_second(device: &Arc<dyn Device>) -> Result<Option<(Arc<dyn Device>, 
         let of = [Features::SB_CHECKSUM, Features::INODE_CHECKSUM];
         of.into_iter().filter(|feature| superblock.features.has(*feature)).count()
     };
+    Ok(Some((with_first(device, &second)?, checksums(&one).cmp(&checksums(&other)))))
+}
+
+/// Returns a superblock that is usable if its lists of extensions are counted anew: that of the first copy, else of the second.
+pub fn with_counted_extensions(device: &dyn Device) -> Option<[u8; superblock::BYTES]> {
+    let size = device.geometry().size_bytes;
+    let starts = [0, BlockSize::B4K.bytes() as u64, BlockSize::B16K.bytes() as u64];
+    let mut copies = starts.into_iter().filter_map(|start| count_extensions(read(device, start)?));
+    copies.find(|bytes| Superblock::check(bytes, 0, size).is_ok())
+}
+
+/// Sets impossible counts of the lists of extensions by the lists, and the checksum. It has to be right before or then: otherwise
+/// more is damaged.
+fn count_extensions(mut bytes: [u8; superblock::BYTES]) -> Option<[u8; superblock::BYTES]> {
+    let end = superblock::BYTES - 4;
+    let before = f2fs_crc(&bytes[..end]);
+    let raw = raw::Superblock::mut_from_bytes(&mut bytes).expect("the array has the struct's size");
+    let (cold, hot) = (raw.extension_count.get(), u32::from(raw.hot_ext_count));
+    let most = raw.extension_list.len() as u32;
+    let used = raw.extension_list.iter().take_while(|slot| slot[0] != 0).count() as u32;
+    if cold.checked_add(hot).is_some_and(|sum| sum <= most) {
+        return None;
+    }
+    match used.checked_sub(hot) {
+        Some(cold) => raw.extension_count.set(cold),
+        None => raw.hot_ext_count = u8::try_from(used.checked_sub(cold)?).ok()?,
+    }
+    let (stored, features) = (raw.crc.get(), Features(raw.feature.get()));
+    let after = f2fs_crc(&raw.as_bytes()[..end]);
+    if features.has(Features::SB_CHECKSUM) {
+        raw.crc.set(after);
+        return [before, after].contains(&stored).then_some(bytes);
+    }
+    Some(bytes)
+}
+
+/// The device with a superblock in place of the first copy. Nothing is written to the device.
+///
+/// # Errors
+/// Errors of the device.
+pub fn with_first(device: &Arc<dyn Device>, bytes: &[u8; superblock::BYTES]) -> Result<Arc<dyn Device>> {
     let overlay = Overlay::new(device.clone());
     let at = Place::Superblock(0);
-    overlay.write(superblock::OFFSET as u64, &second).map_err(|source| Error::Io { at, source })?;
-    Ok(Some((Arc::new(overlay), checksums(&one).cmp(&checksums(&other)))))
+    overlay.write(superblock::OFFSET as u64, bytes).map_err(|source| Error::Io { at, source })?;
+    Ok(Arc::new(overlay))
 }
 
 /// The finding that the second superblock counts, which it does if the volume fits it better.

@@ -97,7 +97,7 @@ impl Search<'_> {
         doubtful
     }
 
-    /// Numbers in the footers of marked blocks that no entry names.
+    /// Numbers in the footers of marked blocks that no entry names: at most [`ODD_MAX`], and those of one segment.
     fn carried(&mut self) -> FxHashSet<Nid> {
         let segments = self.sources.segments;
         let mut carried = FxHashSet::default();
@@ -105,9 +105,12 @@ impl Search<'_> {
             if segments.kind(segment).is_none_or(|kind| !kind.is_node()) {
                 continue;
             }
+            if carried.len() >= ODD_MAX {
+                break;
+            }
             let blocks = self.unnamed(segment);
             let whole = blocks.iter().filter(|block| block.is_whole && !block.is_denied());
-            carried.extend(whole.map(|block| block.footer.nid).take(ODD_MAX));
+            carried.extend(whole.map(|block| block.footer.nid));
         }
         carried
     }

@@ -42,10 +42,11 @@ use crate::{
     Certainty, Finding, Fix, Kind, Loss, Progress, Report, Severity,
     bitmap::Bitmap,
     checker::{Counts, ODD_MAX, examine},
+    memory::{self, Work},
     nat::clear_erased_entries,
     packs::DamagedEnd,
     remake::makes_directory,
-    segments::Segments,
+    segments::{Contents, Segments},
 };
 use names::Renamed;
 use transfer::{Changes, State};
@@ -147,11 +148,14 @@ pub fn plan(device: &Arc<dyn Device>, now: Time, progress: &mut dyn FnMut(Progre
     if report.is_clean() {
         return Ok(Planned::Clean(report));
     }
-    if !report.fixes().contains(&Fix::TakeSecondSuperblock) {
-        return plan_by_first(device, (report, segments), now, progress);
-    }
     // One copy is whole at any time, and all other writes follow those of the first one.
-    let mut requests = superblock_copies::second_over_first(device)?;
+    let mut requests = if report.fixes().contains(&Fix::TakeSecondSuperblock) {
+        superblock_copies::second_over_first(device)?
+    } else if report.fixes().contains(&Fix::CountExtensions) {
+        superblock_copies::with_counted_extensions(device)?
+    } else {
+        return plan_by_first(device, (report, segments), now, progress);
+    };
     let state: Arc<dyn Device> = over(device, &requests)?;
     let mut planned = plan_by_first(&state, (report, segments), now, progress)?;
     if let Planned::Repair(plan) = &mut planned {
@@ -310,6 +314,7 @@ impl Planning<'_> {
 
     /// Repairs and checks in turn. Returns the requests, or the findings that stay and a reason.
     fn rounds(&mut self, first: &Report, segments: Segments) -> Result<Result<Vec<Request>, Stopped>> {
+        memory::ensure(segments.geometry(), Work::Repair)?;
         let mut before = restored_end(self.device)?;
         let mut start: Arc<dyn Device> = self.device.clone();
         if !before.is_empty() {

@@ -14,7 +14,7 @@ use f2fs::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::transfer::{flush, write_at};
-use crate::Fix;
+use crate::{Fix, superblocks};
 
 /// Bytes of the block that holds a copy, of which the rest stays.
 const PAGE: usize = BlockSize::B4K.bytes();
@@ -55,6 +55,16 @@ pub fn second_over_first(device: &Arc<dyn Device>) -> Result<Vec<Request>> {
     let [start, second] =
         [(0, 0), (1, first.block_size.bytes() as u64)].map(|(copy, at)| read(device, copy, at));
     let whole = [&start?[..superblock::OFFSET], &second?[superblock::OFFSET..]].concat();
+    Ok(vec![write_at(0, &whole), flush()])
+}
+
+/// Returns the requests that make the first copy usable by counting the extensions in its lists.
+///
+/// # Errors
+/// [`Error::Io`] if the copy cannot be read.
+pub fn with_counted_extensions(device: &Arc<dyn Device>) -> Result<Vec<Request>> {
+    let Some(mended) = superblocks::with_counted_extensions(device) else { return Ok(Vec::new()) };
+    let whole = [&read(device, 0, 0)?[..superblock::OFFSET], &mended].concat();
     Ok(vec![write_at(0, &whole), flush()])
 }
 

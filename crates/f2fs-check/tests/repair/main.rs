@@ -28,6 +28,7 @@ mod lost_tables;
 mod misdirected;
 mod outdated;
 mod sectors;
+mod superblocks;
 #[path = "../support/mod.rs"]
 mod support;
 mod unmounted;
