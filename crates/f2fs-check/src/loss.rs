@@ -1,5 +1,9 @@
 //! Content that a repair cannot keep.
 
+/// The sentence about a checkpoint.
+const CHECKPOINT: &str =
+    "the changes of the newest checkpoint, and of fsyncs after it, are lost: its pack is damaged";
+
 /// Content that a change of a repair gives up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loss {
@@ -35,6 +39,8 @@ pub(crate) enum Loss {
     Special,
     /// The certainty that the content in an inode is right: its checksum is not.
     Inline,
+    /// The certainty that the fields of an inode which nothing else tells are right: its checksum is not.
+    Unconfirmed,
     /// The size of a file.
     Size,
     /// A checkpoint that was newer than the one that counts.
@@ -99,13 +105,16 @@ impl Loss {
                      not confirm it"
                 )
             }
+            Loss::Unconfirmed => {
+                format!(
+                    "the owners, permissions, times and attributes of up to {count} files may be wrong: the checksums of their \
+                     inodes do not confirm them"
+                )
+            }
             Loss::Size => {
                 format!("the sizes of up to {count} files are lost: zeroes follow their content")
             }
-            Loss::Checkpoint => {
-                "the changes of the newest checkpoint, and of fsyncs after it, are lost: its pack is damaged"
-                    .into()
-            }
+            Loss::Checkpoint => CHECKPOINT.into(),
             Loss::Xattrs => {
                 format!("the extended attributes of up to {count} inodes are cleared from the damage on")
             }

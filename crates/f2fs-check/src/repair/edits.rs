@@ -248,9 +248,14 @@ impl Edits<'_> {
         for (nid, bytes) in std::mem::take(&mut self.nodes) {
             let addr = self.tables.nat_entry(nid).addr;
             let (node, wrong_checksum) = parse_node(self.format, &bytes, nid, addr);
-            // Restored fields may bring the checksum back; then the content is right.
-            if wrong_checksum.is_some() && node.as_ref().is_ok_and(|inode| self.has_doubtful_content(inode)) {
-                self.changes.unconfirmed_inodes += 1;
+            // Restored fields may bring the checksum back; then the content and the other fields are right.
+            if wrong_checksum.is_some() && self.unsealed.contains(&nid) {
+                let has_doubtful_content = node.as_ref().is_ok_and(|inode| self.has_doubtful_content(inode));
+                self.changes.unconfirmed_contents += u64::from(has_doubtful_content);
+                // A damaged footer explains the checksum, and so may entries, which a later round restores.
+                let has_entries = node.as_ref().is_ok_and(|inode| inode.has_inline(inline::DENTRY));
+                let is_explained = has_entries || self.footers.contains(&nid);
+                self.changes.unconfirmed_inodes += u64::from(!is_explained);
             }
             let bytes = node.as_ref().map_or(&bytes[..], |node| node.bytes());
             self.tables.io.write(addr, Place::Node(nid, addr), bytes)?;

@@ -249,6 +249,8 @@ struct Round {
     /// Inodes whose size cannot be restored.
     resized_inodes: u64,
     /// Inodes with content of a file that their checksums do not confirm.
+    unconfirmed_contents: u64,
+    /// Inodes whose other fields their checksums do not confirm.
     unconfirmed_inodes: u64,
     /// Names that were taken out of a directory and could not be entered again, and inodes that moved to lost+found.
     renamed: Renamed,
@@ -397,8 +399,15 @@ impl Planning<'_> {
             requests = transfer::transfer(start, used, &state, &Changes::default())?;
         }
         let renamed = renamed.unwrap_or_default();
-        let Changes { freed_inodes, resized_inodes, unconfirmed_inodes, .. } = changes;
-        Ok(Round { requests, freed_inodes, resized_inodes, unconfirmed_inodes, renamed })
+        let Changes { freed_inodes, resized_inodes, unconfirmed_contents, unconfirmed_inodes, .. } = changes;
+        Ok(Round {
+            requests,
+            freed_inodes,
+            resized_inodes,
+            unconfirmed_contents,
+            unconfirmed_inodes,
+            renamed,
+        })
     }
 
     fn edit(
@@ -448,7 +457,8 @@ impl Planning<'_> {
         let of_round = [
             (Loss::Node, round.freed_inodes),
             (Loss::Size, round.resized_inodes),
-            (Loss::Inline, round.unconfirmed_inodes),
+            (Loss::Inline, round.unconfirmed_contents),
+            (Loss::Unconfirmed, round.unconfirmed_inodes),
             (Loss::Entry, round.renamed.refused),
             (Loss::Place, round.renamed.moved),
         ];

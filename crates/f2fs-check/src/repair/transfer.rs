@@ -67,6 +67,8 @@ pub struct Changes {
     /// Number of inodes that have the largest possible size, because theirs is lost.
     pub resized_inodes: u64,
     /// Number of inodes with content of a file that get a new checksum, and that the stored one does not confirm.
+    pub unconfirmed_contents: u64,
+    /// Number of inodes that get a new checksum, and whose other fields the stored one does not confirm.
     pub unconfirmed_inodes: u64,
 }
 

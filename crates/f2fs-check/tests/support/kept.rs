@@ -116,3 +116,20 @@ fn limits_below_a_lost_block_of_the_tree_of_a_quota_file_stay() {
         assert_eq!((record.block_hard_limit.get(), record.inodes.get()), (9000, 1), "block {block}");
     }
 }
+
+/// The inode got a new checksum, and nothing was told.
+#[test]
+fn fields_of_an_inode_that_only_its_checksum_confirms_may_be_a_loss() {
+    let told = |plan: &Plan| plan.losses.iter().filter(|loss| loss.contains("permissions")).count();
+    // Permissions and owner; the checksum itself.
+    for (at, bytes) in [(0, &[0x07, 0x80][..]), (4, &[1, 2, 3, 4]), (368, &[1, 2, 3, 4])] {
+        let d = Damaged::new();
+        d.put_node(d.ino("/plain").into(), at, bytes);
+        let plan = repair_of(&d.device);
+        assert_eq!((told(&plan), plan.certainty()), (1, Certainty::Unclear), "byte {at}");
+    }
+    // Its blocks tell i_blocks, and the checksum is right with it.
+    let d = Damaged::new();
+    d.put_node(d.ino("/plain").into(), 24, &le(77));
+    assert_eq!(told(&repair_of(&d.device)), 0);
+}
