@@ -21,6 +21,11 @@ impl Bitmap {
         was
     }
 
+    /// Returns the bit of a block; false for blocks past the map.
+    pub(crate) fn has(&self, addr: BlockAddr) -> bool {
+        self.0.get(addr.index() / 64).is_some_and(|word| word >> (addr.0 % 64) & 1 != 0)
+    }
+
     /// Returns the blocks whose bits are set, in order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockAddr> + '_ {
         let words = (0u32..).step_by(64).zip(&self.0).filter(|(_, word)| **word != 0);

@@ -8,6 +8,7 @@ use crate::{
     judge::{Judge, Verdict},
     nodes::Inode,
     pieces::Pieces,
+    size,
     versions::fact,
     volumes::Earlier,
 };
@@ -80,7 +81,8 @@ pub struct Certainty {
     pub agreeing: u64,
     /// Blocks without a readable summary.
     pub unproven: u64,
-    /// Blocks whose summary names another owner, which does not have them.
+    /// Blocks whose summary names another owner, which does not have them, or without a summary those that hold a node or are
+    /// free by the SIT.
     pub contradicted: u64,
     /// Blocks that another file has reused.
     pub reused: u64,
@@ -91,6 +93,8 @@ pub struct Certainty {
     /// True if the nodes map blocks past the size in the inode, and nothing explains them: the content is given up to the end
     /// of the last one.
     pub has_bad_size: bool,
+    /// True if the content speaks against the size in the inode, which no checksum confirms.
+    pub has_doubtful_size: bool,
     /// Blocks past the end of the image.
     pub missing: u64,
     /// Blocks that cannot be read.
@@ -128,6 +132,7 @@ impl Certainty {
             unmapped: 0,
             uncharted: pieces.uncharted,
             has_bad_size: pieces.size != inode.node.head().size.get(),
+            has_doubtful_size: size::is_doubtful(judge.nodes, inode, pieces),
             missing: 0,
             unreadable: 0,
         };
@@ -163,7 +168,7 @@ impl Certainty {
             _ if self.lost_blocks() > 0 => Grade::Partial,
             _ if self.has_bad_checksum || self.contradicted > 0 => Grade::Doubtful,
             _ if matches!(self.choice, Choice::Older | Choice::Unmarked | Choice::Untold) => Grade::Doubtful,
-            _ if self.outdated_nodes > 0 || self.has_bad_size => Grade::Doubtful,
+            _ if self.outdated_nodes > 0 || self.has_bad_size || self.has_doubtful_size => Grade::Doubtful,
             _ if self.unproven + self.unproven_nodes > 0 || self.choice != Choice::Confirmed => Grade::Likely,
             _ => Grade::Whole,
         }
@@ -187,6 +192,9 @@ impl fmt::Display for Certainty {
         if self.has_bad_size {
             f.write_str(", size too small for the blocks")?;
         }
+        if self.has_doubtful_size {
+            f.write_str(", size unlike the end of the content")?;
+        }
         if self.is_inline {
             f.write_str(", content in the inode")?;
         }
@@ -200,7 +208,7 @@ impl fmt::Display for Certainty {
         let counts = [
             (self.agreeing, "confirmed by the summary"),
             (self.unproven, "without evidence"),
-            (self.contradicted, "of which the summary says otherwise"),
+            (self.contradicted, "of which summary, SIT or content say otherwise"),
             (self.reused, "reused"),
             (self.unmapped, "lost with a node"),
             (self.uncharted, "counted that no node maps"),

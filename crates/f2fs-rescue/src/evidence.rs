@@ -6,7 +6,7 @@ use f2fs::{
     Place,
     engine::Geometry,
     format::{
-        TableCopy, bits,
+        BLOCKS_PER_SEGMENT, TableCopy, bits,
         checkpoint::{Checkpoint, Flags, RESERVED_NIDS, newest},
         nat::{self, NatEntry},
         sit::{self, SegmentType, SitEntry},
@@ -18,6 +18,7 @@ use f2fs::{
 use rustc_hash::FxHashMap;
 
 use crate::{
+    bitmap::Bitmap,
     chain::{Chain, Coverage},
     packs::PackEnds,
     shape::Shape,
@@ -318,6 +319,23 @@ impl Evidence {
             nodes = if kind.is_node() { u32::saturating_add(nodes, count.into()) } else { nodes };
         }
         Some(nodes)
+    }
+
+    /// The blocks that the SIT marks as valid. `None` if a part of it cannot be read or is impossible.
+    pub(crate) fn marked_blocks(&self, shape: &Shape) -> Option<Bitmap> {
+        let mut blocks = Bitmap::new(shape.blocks.end);
+        let mut cached: CachedBlock = None;
+        for segment in (0..self.geometry.segments).map(SegNo) {
+            let entry = match self.sit_journal.get(&segment.0) {
+                Some(entry) => entry.clone(),
+                None => self.sit_entry(shape, segment, &mut cached)?,
+            };
+            for offset in (0..BLOCKS_PER_SEGMENT).filter(|offset| bits::msb(&entry.map, *offset as usize)) {
+                let offset = u16::try_from(offset).expect("a segment has 512 blocks");
+                blocks.set(self.geometry.block(segment, offset));
+            }
+        }
+        Some(blocks)
     }
 
     /// Reads an entry of the SIT, without the journal.

@@ -3,6 +3,7 @@
 use f2fs::units::{BlockAddr, Nid};
 
 use crate::{
+    bitmap::Bitmap,
     claims::Claims,
     nodes::{Inode, Nodes},
     summaries::{Owned, Summaries},
@@ -25,7 +26,7 @@ pub(crate) enum Verdict {
     Agreeing,
     /// Its summary cannot be read.
     Unproven,
-    /// The summary names another owner, which does not have it.
+    /// The summary names another owner, which does not have it; or no summary tells, and it is a node or free by the SIT.
     Contradicted,
     /// Another file has reused it.
     Reused,
@@ -35,12 +36,30 @@ pub(crate) enum Verdict {
     Unreadable,
 }
 
+/// The use of blocks of which no summary tells the owner.
+#[derive(Debug, Default)]
+pub(crate) struct Used {
+    /// Blocks that hold a node in one of its versions.
+    pub(crate) nodes: Bitmap,
+    /// Blocks that a whole SIT of the newest checkpoint marks, if nothing was written after it.
+    pub(crate) marked: Option<Bitmap>,
+}
+
+impl Used {
+    /// Returns true for a block that no content of this inode is in.
+    fn speaks_against(&self, addr: BlockAddr, inode: &Inode) -> bool {
+        let is_free = self.marked.as_ref().is_some_and(|marked| !marked.has(addr));
+        self.nodes.has(addr) || is_free && inode.version.is_confirmed()
+    }
+}
+
 /// The evidence on blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Judge<'a> {
     pub(crate) nodes: Nodes<'a>,
     pub(crate) summaries: &'a Summaries,
     pub(crate) claims: &'a Claims,
+    pub(crate) used: &'a Used,
     pub(crate) other_owner: OtherOwner,
 }
 
@@ -58,6 +77,7 @@ impl Judge<'_> {
             return Verdict::Unreadable;
         }
         match self.summaries.owner(self.nodes.shape, addr) {
+            None if self.used.speaks_against(addr, inode) => Verdict::Contradicted,
             None => Verdict::Unproven,
             Some(Owned::Data(owner)) if owner.nid == nid && owner.offset == index => Verdict::Agreeing,
             Some(_) if is_past => Verdict::Reused,

@@ -16,7 +16,7 @@
 //! *Invariants*: the crate writes nothing to the device, prints nothing, spawns nothing and does not read the
 //! clock; it has no `unsafe`. It does not use the engine, which needs a checkpoint. Memory is bounded by the
 //! size of the device: 32 bytes for each node version, up to 20 more for those of nodes with many versions,
-//! one bit for each block, and the names of the directories on one path. Work is bounded: a block belongs to one file only, so that a hostile image
+//! four bits for each block, and the names of the directories on one path. Work is bounded: a block belongs to one file only, so that a hostile image
 //! cannot be larger as a tree than as an image, apart from its compressed clusters.
 
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@
 mod bitmap;
 mod certainty;
 mod chain;
+mod checksum;
 mod claims;
 mod content;
 mod directory;
@@ -46,6 +47,7 @@ mod removed;
 mod rescue;
 mod scan;
 mod shape;
+mod size;
 mod source;
 mod summaries;
 mod tree;

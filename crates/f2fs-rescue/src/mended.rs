@@ -30,11 +30,18 @@ pub(crate) struct Mended {
     pub(crate) bad_fields: u32,
 }
 
-/// Gives the bytes of an inode its number, and possible values to impossible fields.
-pub(crate) fn inode(bytes: &[u8], ino: Ino, shape: &Shape) -> Mended {
+/// Gives the bytes of an inode its number, and possible values to impossible fields: those that its checksum tells, otherwise
+/// likely ones. `kind` is that of the entry that names the inode, or of its version.
+pub(crate) fn inode(bytes: &[u8], ino: Ino, shape: &Shape, kind: Option<FileType>) -> Mended {
     let mut bytes = NodeFooter::with_inode(bytes, ino);
-    let mut bad_fields = times(&mut bytes) + numbers(&mut bytes, ino, shape);
     let sound = |bytes: &[u8], format| is_sound(bytes, ino, format);
+    if shape.strict.is_some_and(|strict| !sound(&bytes, strict)) {
+        if let Some(bytes) = shape.corrected(&bytes, ino) {
+            return Mended { bytes, bad_fields: 1 };
+        }
+    }
+    let mut bad_fields = mode(&mut bytes, kind);
+    bad_fields += times(&mut bytes) + numbers(&mut bytes, ino, shape);
     if !shape.strict.is_some_and(|strict| sound(&bytes, strict)) {
         let all = || layouts(&bytes, shape.lenient);
         let proven = shape.strict.and_then(|strict| all().find(|layout| sound(layout, strict)));
@@ -54,6 +61,19 @@ fn is_sound(bytes: &[u8], ino: Ino, format: NodeFormat) -> bool {
 
 fn head_mut(bytes: &mut [u8]) -> &mut InodeHead {
     InodeHead::mut_from_prefix(bytes).expect("a block is longer than the head").0
+}
+
+/// Gives an impossible mode the kind that is known, and permissions for the owner alone. Returns the number of bad fields.
+fn mode(bytes: &mut [u8], kind: Option<FileType>) -> u32 {
+    let head = head_mut(bytes);
+    if FileType::from_mode(head.mode.get()).is_some() {
+        return 0;
+    }
+    if let Some(kind) = kind {
+        let permissions = if kind == FileType::Directory { 0o700 } else { 0o600 };
+        head.mode.set(kind.mode_bits() | permissions);
+    }
+    1
 }
 
 /// Sets impossible parts of times to zero, and returns their number.

@@ -2,13 +2,16 @@
 
 use f2fs::{
     Place,
-    format::{NodeBlock, node::NodeFooter, node_path::NodeKind},
+    format::{FileType, NodeBlock, dentry::Dentries, inode::inline, node::NodeFooter, node_path::NodeKind},
     units::{BlockAddr, Ino, Nid},
 };
 
 use crate::{
     evidence::{Evidence, high_half, low_half},
-    mended, raw_node,
+    mended,
+    nodes::Nodes,
+    pieces::{Piece, pieces},
+    raw_node,
     scan::version_of,
     shape::Shape,
     versions::{Version, Versions, fact},
@@ -23,6 +26,9 @@ const GOOD_WORDS_MIN: usize = 8;
 /// not afterwards. At most `count_max` are added.
 pub(crate) fn add(shape: &Shape, evidence: &Evidence, versions: &mut Versions, count_max: usize) {
     let mut found: Vec<Version> = Vec::new();
+    let nodes = Nodes { shape, versions };
+    // A hostile image may have many inodes without a mode in one large directory.
+    let mut budget_blocks = shape.blocks.end - shape.blocks.start;
     evidence.for_each_node(shape, |nid, ino, addr| {
         let is_known = versions.group(nid).any(|at| versions.get(at).addr() == addr);
         if is_known || !shape.contains(addr) || found.len() >= count_max {
@@ -30,7 +36,10 @@ pub(crate) fn add(shape: &Shape, evidence: &Evidence, versions: &mut Versions, c
         }
         let Ok(bytes) = shape.io.read_block(addr, Place::Block(addr)) else { return };
         found.extend(match nid == ino.into() {
-            true => inode_at(shape, evidence, ino, addr, &bytes),
+            true => {
+                let kind = named_kind(nodes, ino, &bytes, &mut budget_blocks);
+                inode_at((shape, evidence), ino, addr, &bytes, kind)
+            }
             false => node_at(shape, evidence, (nid, ino), addr, &bytes),
         });
     });
@@ -38,10 +47,16 @@ pub(crate) fn add(shape: &Shape, evidence: &Evidence, versions: &mut Versions, c
 }
 
 /// The version of an inode at the address that the NAT has. `None` if the block looks like another node, or like none.
-fn inode_at(shape: &Shape, evidence: &Evidence, ino: Ino, addr: BlockAddr, bytes: &[u8]) -> Option<Version> {
+fn inode_at(
+    (shape, evidence): (&Shape, &Evidence),
+    ino: Ino,
+    addr: BlockAddr,
+    bytes: &[u8],
+    kind: Option<FileType>,
+) -> Option<Version> {
     let footer = NodeFooter::of(bytes);
     let (size, limits) = (shape.block_size(), shape.limits);
-    let mended = mended::inode(bytes, ino, shape);
+    let mended = mended::inode(bytes, ino, shape, kind);
     match footer.nid == ino.into() && footer.ino == ino {
         true if mended.bad_fields > BAD_FIELDS_MAX => return None,
         true => {}
@@ -54,6 +69,33 @@ fn inode_at(shape: &Shape, evidence: &Evidence, ino: Ino, addr: BlockAddr, bytes
     let mut version = version_of(shape, addr, &NodeFooter::of(&mended.bytes), &mended.bytes, cp)?;
     version.add(fact::BAD_SUM);
     Some(version)
+}
+
+/// The kind of an inode with an impossible mode, by its entry in its directory. Takes the blocks that it reads from the budget.
+fn named_kind(nodes: Nodes<'_>, ino: Ino, bytes: &[u8], budget_blocks: &mut u64) -> Option<FileType> {
+    let head = raw_node::head(bytes);
+    if FileType::from_mode(head.mode.get()).is_some() || *budget_blocks == 0 {
+        return None;
+    }
+    let dir = nodes.current(Ino(head.pino.get())).ok().filter(|dir| dir.node.is_directory())?;
+    let kind_in = |area: &[u8]| {
+        let entries = Dentries::new(area, Place::Dir(dir.ino(), 0));
+        let mut named = entries.entries().flatten().filter(|entry| entry.ino == ino && entry.name != b"..");
+        named.find_map(|entry| entry.kind)
+    };
+    if dir.node.has_inline(inline::DENTRY) {
+        return kind_in(dir.node.inline_area());
+    }
+    let all = pieces(nodes, &dir).all;
+    *budget_blocks = budget_blocks.saturating_sub(1 + all.len() as u64);
+    let addrs = all.iter().flat_map(|piece| match piece {
+        Piece::Data { addrs, .. } => addrs.clone(),
+        Piece::Cluster { .. } | Piece::Lost { .. } => 0..0,
+    });
+    addrs.map(BlockAddr).find_map(|addr| {
+        *budget_blocks = budget_blocks.checked_sub(1)?;
+        kind_in(&nodes.shape.io.read_block(addr, Place::Block(addr)).ok()?)
+    })
 }
 
 /// The version of another node at the address that the NAT has. Its footer must agree, and most of its words must be possible.

@@ -43,6 +43,11 @@ impl Nodes<'_> {
         Ok(Inode { node: self.read(&version)?, version, until })
     }
 
+    /// Returns true if a checksum confirms the fields of an inode.
+    pub(crate) fn has_proven_size(&self, inode: &Inode) -> bool {
+        self.shape.strict.is_some() && !inode.version.has(fact::BAD_SUM)
+    }
+
     /// Reads the version of an inode that counts.
     pub(crate) fn current(&self, ino: Ino) -> Result<Inode> {
         let index = self.versions.current(ino).ok_or(Error::NotFound)?;
@@ -73,7 +78,7 @@ impl Nodes<'_> {
         let (nid, ino, addr) = (Nid(version.nid), Ino(version.ino), version.addr());
         let mut bytes = self.shape.io.read_block(addr, Place::Node(nid, addr))?;
         if version.is_inode() && version.has(fact::BAD_SUM) {
-            bytes = mended::inode(&bytes, ino, self.shape).bytes;
+            bytes = mended::inode(&bytes, ino, self.shape, version.kind()).bytes;
         }
         if NodeFooter::of(&bytes).offset != version.offset() {
             return Err(Error::corrupt(Place::Node(nid, addr), "the block changes while it is read"));

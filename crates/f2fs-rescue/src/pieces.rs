@@ -14,7 +14,7 @@ use f2fs::{
 
 use crate::{
     nodes::{Inode, Nodes},
-    versions::{Standing, fact},
+    versions::Standing,
 };
 
 /// A piece of a file, in blocks of the file. Holes are no pieces.
@@ -84,6 +84,8 @@ pub(crate) struct Pieces {
     pub(crate) outdated_nodes: u64,
     /// Blocks that the inode counts, and that neither a node maps nor a lost node can have mapped.
     pub(crate) uncharted: u64,
+    /// Block of the file after the last one that was found.
+    pub(crate) mapped_end: u64,
     /// Size of the file in bytes: that of the inode, or the end of the last block that was found if the size is too small.
     pub(crate) size: u64,
 }
@@ -135,8 +137,7 @@ pub(crate) fn pieces(nodes: Nodes<'_>, inode: &Inode) -> Pieces {
 /// Returns true if blocks past the end of a file say nothing against its size: a checksum confirms the size, or a mark tells
 /// that the blocks are reserved, left over or those of a Merkle tree.
 fn explains_blocks_past_end(nodes: Nodes<'_>, inode: &Inode) -> bool {
-    let is_proven = nodes.shape.strict.is_some() && !inode.version.has(fact::BAD_SUM);
-    is_proven || inode.node.has_advise(advise::PAST_END | advise::VERITY)
+    nodes.has_proven_size(inode) || inode.node.has_advise(advise::PAST_END | advise::VERITY)
 }
 
 /// Meaning of a child that a node does not have.
@@ -294,6 +295,7 @@ impl<'a> Reader<'a> {
     /// Returns the pieces. Nothing is lost if the file has as many blocks as were found.
     fn conclude(mut self) -> Pieces {
         let head = self.inode.node.head();
+        self.found.mapped_end = self.mapped_end;
         if self.counted >= head.blocks.get() {
             self.found.all.retain(|piece| !matches!(piece, Piece::Lost { .. }));
             return self.found;

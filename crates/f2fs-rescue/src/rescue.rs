@@ -10,7 +10,7 @@ use crate::{
     chain::Chain,
     claims::Claims,
     evidence::{Evidence, LostInodes, low_half},
-    judge::{Judge, OtherOwner},
+    judge::{Judge, OtherOwner, Used},
     named_nodes,
     nodes::Nodes,
     removed::Removed,
@@ -65,6 +65,7 @@ pub struct Rescue {
     pub(crate) versions: Versions,
     pub(crate) summaries: Summaries,
     claims: Claims,
+    used: Used,
     other_owner: OtherOwner,
     pub(crate) tree: Tree,
     /// Removed files and the owners of their blocks, if they were searched for.
@@ -102,6 +103,7 @@ pub fn rescue(
     }
     scanned.versions.sort();
     let (mut lost_inodes, mut is_told) = (LostInodes::default(), false);
+    let mut used = Used { nodes: scanned.versions.blocks(shape.blocks.end), marked: None };
     // The NAT has the newest state only.
     if let Some(evidence) = evidence.as_ref().filter(|_| options.as_of.is_none()) {
         let left = versions_max.saturating_sub(scanned.versions.len());
@@ -109,6 +111,9 @@ pub fn rescue(
         scanned.versions.sort();
         let chain = Chain::read(&shape, evidence, &scanned.marked);
         is_told = evidence.judge(&shape, &mut scanned.versions, &chain);
+        // Data that was fsynced after the checkpoint lies in blocks that the SIT calls free.
+        used.marked =
+            (is_told && scanned.marked.is_empty()).then(|| evidence.marked_blocks(&shape)).flatten();
         scanned.versions.sort();
         is_told |= is_confirmed(&scanned.versions, shape.root());
     }
@@ -125,7 +130,7 @@ pub fn rescue(
     let nodes = Nodes { shape: &shape, versions: &scanned.versions };
     let claims = Claims::collect(nodes, &summaries, &present, options.memory_bytes / 16, progress);
     let other_owner = if options.as_of.is_some() { OtherOwner::Reuse } else { OtherOwner::Doubt };
-    let on_blocks = tree::Evidence { summaries: &summaries, claims: &claims, other_owner };
+    let on_blocks = tree::Evidence { summaries: &summaries, claims: &claims, used: &used, other_owner };
     let tree = Builder::new(&shape, on_blocks, &mut scanned.versions, progress).build();
     let removed = (options.removed == RemovedFiles::Collect).then(|| {
         let removed = Removed::collect(&mut scanned.versions, shape.root().0);
@@ -137,7 +142,7 @@ pub fn rescue(
     let inodes_without_version = lost_inodes.named.len() as u64 + lost_inodes.further;
     let facts = Facts { inodes_without_version, ..facts(&shape, evidence.as_ref(), &scanned, &tree) };
     let versions = scanned.versions;
-    Ok(Rescue { shape, versions, summaries, claims, other_owner, tree, removed, lost_inodes, facts })
+    Ok(Rescue { shape, versions, summaries, claims, used, other_owner, tree, removed, lost_inodes, facts })
 }
 
 /// Returns true if the NAT or the chain of fsyncs names the version of an inode that counts.
@@ -199,7 +204,8 @@ impl Rescue {
             (Selection::Removed, Some((_, claims))) => claims,
             _ => &self.claims,
         };
-        Judge { nodes: self.nodes(), summaries: &self.summaries, claims, other_owner: self.other_owner }
+        let (summaries, used) = (&self.summaries, &self.used);
+        Judge { nodes: self.nodes(), summaries, claims, used, other_owner: self.other_owner }
     }
 
     pub(crate) fn nodes(&self) -> Nodes<'_> {

@@ -228,9 +228,11 @@ pub(crate) fn version_of(
     }
     let check = |format| NodeBlock::check(format, bytes.into(), footer.nid, footer.ino, addr);
     let is_sound = shape.strict.is_none_or(|format| check(format).is_ok());
-    if !is_sound || shape.strict.is_none() {
+    let corrected = if is_sound { None } else { shape.corrected(bytes, footer.ino) };
+    if corrected.is_none() && (!is_sound || shape.strict.is_none()) {
         check(shape.lenient).ok()?;
     }
+    let bytes = corrected.as_deref().unwrap_or(bytes);
     let head = raw_node::head(bytes);
     let facts = InodeFacts {
         kind: FileType::from_mode(head.mode.get())?,

@@ -1,13 +1,13 @@
 //! The geometry of a volume, from a superblock or by inference.
 
-use std::{ops::Range, sync::Arc};
+use std::{cell::OnceCell, ops::Range, sync::Arc};
 
 use block::Device;
 use f2fs::{
     Error, Result,
     engine::{Geometry, Io, read_superblock},
     format::{
-        BlockSize,
+        BlockSize, NodeBlock,
         node::{NodeFooter, NodeFormat},
         superblock::{Features, Superblock},
     },
@@ -16,6 +16,7 @@ use f2fs::{
 
 use crate::{
     Map,
+    checksum::Bits,
     inference::{self, Inferred},
     raw_node::Limits,
     rescue::Options,
@@ -47,6 +48,8 @@ pub(crate) struct Shape {
     pub(crate) others: Vec<i64>,
     /// The parts of the device that the scan has read; empty before.
     pub(crate) read: Map,
+    /// Changes of an inode's checksum, made when an inode has a wrong one.
+    bits: OnceCell<Bits>,
 }
 
 impl Shape {
@@ -103,6 +106,7 @@ impl Shape {
             start,
             others: Vec::new(),
             read: Map::default(),
+            bits: OnceCell::new(),
         })
     }
 
@@ -121,6 +125,7 @@ impl Shape {
             start,
             others,
             read: Map::default(),
+            bits: OnceCell::new(),
         }
     }
 
@@ -132,6 +137,15 @@ impl Shape {
         let distance = i64::from(footer.next_addr.0) - 1 - i64::from(addr.0);
         let is_from = |other: &i64| (self.start - other) >> log == distance;
         self.known.is_none() && distance != 0 && self.others.iter().any(is_from)
+    }
+
+    /// Returns an inode with a wrong checksum with the one field that makes it right, if there is such a field.
+    pub(crate) fn corrected(&self, bytes: &[u8], ino: Ino) -> Option<Box<[u8]>> {
+        let strict = self.strict?;
+        let bits = self.bits.get_or_init(|| Bits::new(self.block_size()));
+        let corrected = bits.corrected(bytes, ino, strict)?;
+        let is_sound = NodeBlock::check(strict, corrected.clone(), ino.into(), ino, BlockAddr::NULL).is_ok();
+        is_sound.then_some(corrected)
     }
 
     /// Inode of the root directory.

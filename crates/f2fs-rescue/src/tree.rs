@@ -14,7 +14,7 @@ use crate::{
     Progress, Stage,
     claims::Claims,
     directory::Listing,
-    judge::{Judge, OtherOwner},
+    judge::{Judge, OtherOwner, Used},
     nodes::{Inode, Nodes},
     shape::Shape,
     summaries::Summaries,
@@ -52,6 +52,7 @@ enum Fate {
 pub(crate) struct Evidence<'a> {
     pub(crate) summaries: &'a Summaries,
     pub(crate) claims: &'a Claims,
+    pub(crate) used: &'a Used,
     pub(crate) other_owner: OtherOwner,
 }
 
@@ -102,8 +103,8 @@ impl<'a> Builder<'a> {
     }
 
     fn judge(&self) -> Judge<'_> {
-        let Evidence { summaries, claims, other_owner } = self.evidence;
-        Judge { nodes: self.nodes(), summaries, claims, other_owner }
+        let Evidence { summaries, claims, used, other_owner } = self.evidence;
+        Judge { nodes: self.nodes(), summaries, claims, used, other_owner }
     }
 
     /// Marks an inode as part of the tree, once.

@@ -8,6 +8,7 @@ use f2fs::{
 };
 
 use crate::{
+    bitmap::Bitmap,
     lookup::{Generations, LINEAR_MAX, Places},
     volumes::Earlier,
 };
@@ -120,9 +121,14 @@ impl Version {
         self.nid == self.ino
     }
 
+    /// Kind of an inode.
+    pub(crate) fn kind(&self) -> Option<FileType> {
+        let code = u8::try_from(self.place >> KIND_SHIFT & KIND_MASK).expect("eight bits");
+        FileType::from_dentry_code(code).filter(|_| self.is_inode())
+    }
+
     pub(crate) fn is_directory(&self) -> bool {
-        self.is_inode()
-            && self.place >> KIND_SHIFT & KIND_MASK == u32::from(FileType::Directory.dentry_code())
+        self.kind() == Some(FileType::Directory)
     }
 
     /// Offset of the node in its file, as in its footer.
@@ -243,6 +249,15 @@ impl Versions {
             last = Some(version.nid);
             count <= kept
         });
+    }
+
+    /// The blocks of all versions, on a volume of this many blocks.
+    pub(crate) fn blocks(&self, count: u64) -> Bitmap {
+        let mut blocks = Bitmap::new(count);
+        for version in &self.all {
+            blocks.set(version.addr());
+        }
+        blocks
     }
 
     pub(crate) fn get(&self, index: u32) -> &Version {

@@ -179,6 +179,7 @@ mod tests {
             unmapped: 0,
             uncharted: 0,
             has_bad_size: false,
+            has_doubtful_size: false,
             missing: 0,
             unreadable: 0,
         };
