@@ -34,6 +34,7 @@ use crate::{
     quotas::Quotas,
     reader::Cache,
     remake::{LostInodes, Named},
+    repair::{self, set_aside},
     segments::Segments,
     shared::SharedBlocks,
     summaries::Summaries,
@@ -92,6 +93,11 @@ pub(crate) fn examine(
             None => Ok((first, segments)),
         };
     }
+    if counts == Counts::Stored && first.count(Kind::CheckpointInvalid) > 0 {
+        if let Some(requests) = set_aside::requests(&device) {
+            return examine_with_set_aside(repair::over(&device, &requests)?, first, progress);
+        }
+    }
     if first.count(Kind::SuperblocksDiffer) == 0 {
         return Ok((first, segments));
     }
@@ -127,6 +133,21 @@ fn examine_with_extensions(
         report.add(finding.with_certainty(Certainty::Likely));
     }
     report.fix(Fix::CountExtensions);
+    Ok((report, segments))
+}
+
+/// Examines a volume whose newest pack has an impossible number of segments set aside, on a device where it has that of the older
+/// pack.
+fn examine_with_set_aside(
+    device: Arc<dyn Device>,
+    unusable: Report,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Examined> {
+    let (mut report, segments) = examine_by_first(device, Counts::Stored, progress)?;
+    for finding in unusable.findings().iter().filter(|finding| finding.kind == Kind::CheckpointInvalid) {
+        report.add(finding.clone().repaired_by("take the numbers of segments from the older pack"));
+    }
+    report.fix(Fix::TakeSegmentsSetAside);
     Ok((report, segments))
 }
 

@@ -121,7 +121,9 @@ pub enum Fix {
         /// The whole content.
         content: Vec<u8>,
     },
-    /// Count the extensions in the lists of the first superblock.
+    /// Takes the numbers of segments that are set aside from the older pack to the newest one.
+    TakeSegmentsSetAside,
+    /// Counts the extensions in the lists of the first superblock.
     CountExtensions,
     /// Copies the second superblock over the first.
     TakeSecondSuperblock,

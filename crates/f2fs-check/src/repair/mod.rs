@@ -17,6 +17,7 @@ mod moves;
 mod names;
 mod pack;
 mod recover;
+pub(crate) mod set_aside;
 mod space;
 mod superblock_copies;
 mod table_blocks;
@@ -153,6 +154,8 @@ pub fn plan(device: &Arc<dyn Device>, now: Time, progress: &mut dyn FnMut(Progre
         superblock_copies::second_over_first(device)?
     } else if report.fixes().contains(&Fix::CountExtensions) {
         superblock_copies::with_counted_extensions(device)?
+    } else if report.fixes().contains(&Fix::TakeSegmentsSetAside) {
+        set_aside::requests(device).unwrap_or_default()
     } else {
         return plan_by_first(device, (report, segments), now, progress);
     };
@@ -192,7 +195,7 @@ fn plan_by_first(
 }
 
 /// A state: a device with requests over it.
-fn over(device: &Arc<dyn Device>, requests: &[Request]) -> Result<State> {
+pub(crate) fn over(device: &Arc<dyn Device>, requests: &[Request]) -> Result<State> {
     let state = Arc::new(Overlay::new(device.clone()));
     replay(requests, &*state).map_err(|source| f2fs::Error::Io { at: Place::Volume, source })?;
     Ok(state)
