@@ -166,7 +166,14 @@ impl Intervals {
         let in_present = |(cp, _): &(u64, Interval)| present.contains(&low(*cp)) && *cp >> 32 != 0;
         let all: Vec<(u64, Interval)> = self.written().filter(in_present).collect();
         if !collide(all.iter().copied()) {
-            return Earlier::Told;
+            // The present volume may have overwritten the intervals of its own versions, or the clock was wrong.
+            let is_before = |interval: &Interval| {
+                interval.nodes >= INTERVAL_NODES_MIN
+                    && interval.newest.is_some()
+                    && interval.newest < self.made
+            };
+            let has_earlier = all.iter().any(|(_, interval)| is_before(interval));
+            return if has_earlier { Earlier::Untold } else { Earlier::Told };
         }
         let Some(made) = self.made else { return Earlier::Untold };
         let is_later = |(_, interval): &&(u64, Interval)| interval.newest >= Some(made);
@@ -305,6 +312,11 @@ mod tests {
         assert_eq!(judged(&nodes, Some(1999), None), (old, Earlier::Told));
         assert_eq!(judged(&nodes, None, None), (Vec::new(), Earlier::Untold));
         assert_eq!(judged(&nodes, Some(3000), None), (Vec::new(), Earlier::Untold));
+        let overwritten = &nodes[6..];
+        assert_eq!(
+            judged(&[&nodes[12..15], &overwritten[..6]].concat(), Some(1999), None),
+            (Vec::new(), Earlier::Untold)
+        );
         let mut reset = nodes.clone();
         reset[15..18].iter_mut().for_each(|(_, second)| *second = 0);
         assert_eq!(
