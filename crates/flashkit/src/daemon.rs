@@ -6,6 +6,7 @@ use std::{
     ffi::OsStr,
     fs::File,
     io::{self, Read, Write},
+    os::unix::process::CommandExt,
     process::{Command, ExitStatus, Stdio},
 };
 
@@ -20,6 +21,8 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
     input: &[u8],
 ) -> io::Result<Result<(), ExitStatus>> {
     let mut child = Command::new(std::env::current_exe()?)
+        // A copy of the program may have a name under which it takes other arguments.
+        .arg0("flashkit")
         .args(arguments)
         .stdin(if input.is_empty() { Stdio::from(null()?) } else { Stdio::piped() })
         .stdout(Stdio::piped())

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -22,7 +23,7 @@ impl Watcher {
     pub fn start(image: &Path, dir: &Path) -> io::Result<Watcher> {
         let own = std::process::id().to_string();
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["mount", "--watches", &own, "--"]).args([image, dir]).current_dir("/");
+        command.arg0("flashkit").args(["mount", "--watches", &own, "--"]).args([image, dir]).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().map(Watcher)
     }

@@ -441,6 +441,36 @@ fn a_second_writer_is_refused() {
     place.assert_clean();
 }
 
+/// As shells complete the name of a directory.
+#[test]
+fn a_mount_in_the_foreground_takes_a_directory_with_a_slash() {
+    if skipped() {
+        return;
+    }
+    for end in ["/", "/."] {
+        let place = Place::new(64);
+        let mut dir = place.dir().into_os_string();
+        dir.push(end);
+        let mut command = Command::new(PROGRAM);
+        let mut mount = command.args(["mount", "-f"]).arg(place.image()).arg(dir).spawn().expect("it starts");
+        let (sender, answers) = mpsc::channel();
+        let path = place.dir();
+        std::thread::spawn(move || {
+            while !block::mounts().expect("there is /proc").iter().any(|mount| mount.dir == path) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            sender.send(fs::read_dir(path).map(|names| names.count()))
+        });
+        let names = answers.recv_timeout(PATIENCE);
+        if names.is_err() {
+            let _ = mount.kill();
+        }
+        assert_eq!(names.expect("an answer of the mount").expect("it is sound"), 0);
+        succeeded(&Command::new("umount").arg(place.dir()).output().expect("there is umount"));
+        assert!(mount.wait().expect("it ends").success());
+    }
+}
+
 /// As a thread does that waits for the kernel's write-back while its process is killed.
 #[test]
 fn a_killed_mount_ends_although_its_connection_stays_open() {

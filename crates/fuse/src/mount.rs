@@ -190,6 +190,11 @@ impl Mount {
         self.asks_for_fsck
     }
 
+    /// Returns the directory of the mount, as the mount table has it.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Returns true if the volume is not changed.
     pub fn is_read_only(&self) -> bool {
         self.options.read_only

@@ -1,9 +1,6 @@
 //! A mount as a process sees it that watches over the one which serves it.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::Path};
 
 use crate::{mount::SUBTYPE, mounts};
 
@@ -14,7 +11,6 @@ use crate::{mount::SUBTYPE, mounts};
 /// neither do the programs that wait for an answer, and each sync(2) of the machine.
 #[derive(Debug)]
 pub struct Watched {
-    dir: PathBuf,
     device: (u32, u32),
 }
 
@@ -27,18 +23,19 @@ impl Watched {
         let (all, types) = (block::mounts()?, fuse_protocol::mount_types(SUBTYPE));
         let found = mounts::on(&all, dir).filter(|mount| types.contains(&mount.kind));
         let device = found.ok_or(io::ErrorKind::NotFound)?.device;
-        Ok(Watched { dir: dir.to_path_buf(), device })
+        Ok(Watched { device })
     }
 
     /// Ends the connection of the mount after the process that served it was killed. Requests that wait, and all later ones,
-    /// fail; the mount stays. If another file system is mounted there by now, nothing is done.
+    /// fail; the mount stays. If the mount is in no visible place any more, nothing is done.
     ///
     /// # Errors
     /// This process may not end it.
     pub fn abort(&self) -> io::Result<()> {
-        match mounts::device_on(&block::mounts()?, &self.dir) == Some(self.device) {
-            true => fuse_protocol::abort(&self.dir, self.device),
-            false => Ok(()),
+        // It may have been moved, or another file system mounted over it.
+        match mounts::places_of(&block::mounts()?, self.device).first() {
+            Some(place) => fuse_protocol::abort(place, self.device),
+            None => Ok(()),
         }
     }
 }

@@ -54,7 +54,8 @@ impl Names {
         let (block, slot) = (cookie / slots, (cookie % slots) as usize);
         let naming = self.naming(&inode)?;
         let ready = VecDeque::new();
-        if cookie == 0 {
+        // Old fsck.f2fs leaves this mark on a directory without dots; the kernel adds them.
+        if cookie == 0 && !inode.has_inline(inline::DOTS) {
             seen.begin();
         }
         Ok(DirCursor { volume: self, inode, naming, block, slot, seen, ready, ended: false })

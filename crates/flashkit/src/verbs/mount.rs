@@ -129,7 +129,9 @@ pub fn run(args: &Args) -> Result<()> {
         let image = args.image.image.display();
         notice!("flashkit: damage was found earlier; unmount the volume and run flashkit fsck {image}");
     }
-    let (image, dir) = (args.image.image.clone(), args.dir.canonicalize()?);
+    let image = args.image.image.clone();
+    // Examining the directory itself would need an answer of the mount, which gives none yet.
+    let dir = mount.dir().to_path_buf();
     // It watches this thread, which therefore starts it.
     let (mut watcher, wants_watcher) = (None, !mount.is_read_only());
     let announce = || {
