@@ -190,14 +190,14 @@ impl Checker<'_> {
         let end = inode.head().size.get().div_ceil(self.geometry.block_size.bytes() as u64);
         let end = end.next_multiple_of(holder.cluster_blocks() as u64);
         let covered = usize::try_from(end.saturating_sub(holder.first_block)).unwrap_or(usize::MAX);
-        let past = addrs.get(covered..).unwrap_or(&[]).iter().filter(|addr| addr.is_real()).count();
-        let last = addrs.iter().rposition(|addr| addr.is_real());
-        if let Some(last) = last.filter(|_| past > 0 && !may_pass_end(inode)) {
-            if self.past_size.len() < ODD_MAX || self.past_size.contains_key(&holder.ino) {
-                let found = self.past_size.entry(holder.ino).or_default();
-                found.blocks += past as u64;
-                found.end = found.end.max(holder.first_block + last as u64 + 1);
-            }
+        let past = addrs.get(covered..).unwrap_or(&[]);
+        let Some(last) = past.iter().rposition(|addr| addr.is_real()) else { return };
+        if !may_pass_end(inode)
+            && (self.past_size.len() < ODD_MAX || self.past_size.contains_key(&holder.ino))
+        {
+            let found = self.past_size.entry(holder.ino).or_default();
+            found.blocks += past.iter().filter(|addr| addr.is_real()).count() as u64;
+            found.end = found.end.max(holder.first_block + (covered + last) as u64 + 1);
         }
     }
 

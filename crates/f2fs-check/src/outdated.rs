@@ -1,7 +1,7 @@
 //! Inodes that are older than the blocks of their files.
 //!
-//! Where an older version of an inode lies in its place, the blocks that the file got since have no address, and i_blocks and
-//! i_size are as old as the addresses. The SIT marks these blocks, their summaries name holes, and the checkpoint counts more
+//! An older version of an inode in the place of the newest names no blocks that the file got since, and its i_blocks and
+//! i_size are as old as its addresses. The SIT marks these blocks, their summaries name holes, and the checkpoint counts more
 //! blocks than the nodes name. The blocks of an old block of the SIT were freed: the checkpoint does not count them.
 
 use std::collections::BTreeMap;

@@ -5,10 +5,7 @@ use std::{mem::offset_of, sync::Arc};
 use block::{Device, Request};
 use f2fs::{
     engine::{Geometry, Io, RawPack},
-    format::{
-        checkpoint::{Checkpoint, newest, raw},
-        crc::{crc, f2fs_crc},
-    },
+    format::checkpoint::{Checkpoint, block_crc, newest, raw},
 };
 
 use super::transfer::{flush, write_at};
@@ -54,7 +51,6 @@ pub fn requests(device: &Arc<dyn Device>) -> Option<Vec<Request>> {
 fn seal(block: &mut [u8]) {
     let at = offset_of!(raw::Checkpoint, checksum_offset);
     let at = u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes")) as usize;
-    let sum = f2fs_crc(&block[..at]);
-    let sum = if at + 4 < block.len() { crc(sum, &block[at + 4..]) } else { sum };
+    let sum = block_crc(block, at);
     block[at..at + 4].copy_from_slice(&sum.to_le_bytes());
 }

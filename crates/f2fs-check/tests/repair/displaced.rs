@@ -52,18 +52,6 @@ impl Rewritten {
     fn at(&self, index: usize) -> usize {
         self.d.volume().inode(self.file).unwrap().layout().addrs_at() + 4 * index
     }
-
-    /// Marks a block, or takes its mark back.
-    fn flip_mark(&self, addr: BlockAddr) {
-        let (segment, offset) = self.d.position(addr);
-        let (block, at) = self.d.sit_place(segment);
-        let bytes = self.d.block(block);
-        let (byte, bit) = (at + 2 + usize::from(offset) / 8, 0x80 >> (offset % 8));
-        let word = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let word = if bytes[byte] & bit == 0 { word + 1 } else { word - 1 };
-        self.d.put(block, at, &word.to_le_bytes());
-        self.d.put(block, byte, &[bytes[byte] ^ bit]);
-    }
 }
 
 #[test]
@@ -105,7 +93,7 @@ fn an_address_stays_where_the_marks_are_older_than_its_node() {
     let r = Rewritten::new(FEATURES[0]);
     let paths = all_paths(&r.d);
     let inode = r.d.addr(r.file.into());
-    [r.older[3], r.d.data(r.file, 3), r.older_inode, inode].into_iter().for_each(|addr| r.flip_mark(addr));
+    [r.older[3], r.d.data(r.file, 3), r.older_inode, inode].into_iter().for_each(|addr| r.d.flip_mark(addr));
     let plan = repair_of(&r.d.device);
     assert_eq!(plan.certainty(), Certainty::Unclear, "{}", support::lines(&plan.report));
     plan.apply(&*r.d.device).unwrap();
@@ -118,7 +106,7 @@ fn addresses_stay_where_an_older_block_of_the_sit_marks_their_node_by_chance() {
     let r = Rewritten::new(FEATURES[0]);
     let paths = all_paths(&r.d);
     for n in [3, 4, 950] {
-        [r.older[n], r.d.data(r.file, n as u64)].into_iter().for_each(|addr| r.flip_mark(addr));
+        [r.older[n], r.d.data(r.file, n as u64)].into_iter().for_each(|addr| r.d.flip_mark(addr));
     }
     let plan = repair_of(&r.d.device);
     assert_eq!(plan.certainty(), Certainty::Unclear, "{}", support::lines(&plan.report));
@@ -150,7 +138,7 @@ fn blocks_of_many_files_that_an_older_block_of_the_sit_marks_are_no_loss() {
     let r = Rewritten { d, file: ROOT, older: Vec::new(), older_inode: BlockAddr::NULL };
     let paths = all_paths(&r.d);
     for (ino, addr) in &older {
-        [*addr, r.d.data(*ino, 0)].into_iter().for_each(|addr| r.flip_mark(addr));
+        [*addr, r.d.data(*ino, 0)].into_iter().for_each(|addr| r.d.flip_mark(addr));
     }
     assert_eq!(faults_after_repair(&r.d, &paths), Vec::<String>::new());
 }

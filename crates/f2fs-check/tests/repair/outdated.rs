@@ -45,18 +45,6 @@ impl Grown {
     fn put_older(&self) {
         self.d.put_node(self.file.into(), 0, &self.older);
     }
-
-    /// Takes the mark of a block back, or sets it.
-    fn flip_mark(&self, addr: BlockAddr) {
-        let (segment, offset) = self.d.position(addr);
-        let (block, at) = self.d.sit_place(segment);
-        let bytes = self.d.block(block);
-        let (byte, bit) = (at + 2 + usize::from(offset) / 8, 0x80 >> (offset % 8));
-        let word = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let word = if bytes[byte] & bit == 0 { word + 1 } else { word - 1 };
-        self.d.put(block, at, &word.to_le_bytes());
-        self.d.put(block, byte, &[bytes[byte] ^ bit]);
-    }
 }
 
 #[test]
@@ -115,7 +103,7 @@ fn blocks_that_an_older_map_of_a_segment_marks_stay_out_of_holes_and_are_no_loss
     let older = d.block(d.addr(file.into()));
     let g = Grown { d, file, older };
     let paths = all_paths(&g.d);
-    first[10..].iter().for_each(|addr| g.flip_mark(*addr));
+    first[10..].iter().for_each(|addr| g.d.flip_mark(*addr));
     let plan = repair_of(&g.d.device);
     assert_eq!(plan.losses, Vec::<String>::new());
     assert_eq!(plan.report.count(Kind::BlockAddress), 0, "{}", support::lines(&plan.report));

@@ -256,6 +256,18 @@ impl Damaged {
         self.put(addr, start + at, bytes);
     }
 
+    /// Marks a block, or takes its mark back.
+    pub fn flip_mark(&self, addr: BlockAddr) {
+        let (segment, offset) = self.position(addr);
+        let (block, at) = self.sit_place(segment);
+        let bytes = self.block(block);
+        let (byte, bit) = (at + 2 + usize::from(offset) / 8, 0x80 >> (offset % 8));
+        let word = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let word = if bytes[byte] & bit == 0 { word + 1 } else { word - 1 };
+        self.put(block, at, &word.to_le_bytes());
+        self.put(block, byte, &[bytes[byte] ^ bit]);
+    }
+
     /// The SIT entry of a segment.
     pub fn sit(&self, segment: SegNo) -> sit::SitEntry {
         self.volume.sit_entry(segment).expect("a sound SIT")

@@ -370,9 +370,10 @@ fn bitmaps(
     Ok((sit_at..sit_at + sit, nat_at..nat_at + nat))
 }
 
-/// Computes the checksum of a head block. If the checksum is not the block's last word, the computation
+/// Computes the checksum of a head block, which lies at byte `at`. If it is not the block's last word, the computation
 /// continues after its own bytes.
-fn block_crc(block: &[u8], at: usize) -> u32 {
+#[must_use]
+pub fn block_crc(block: &[u8], at: usize) -> u32 {
     let sum = f2fs_crc(&block[..at]);
     if at + 4 < block.len() { crc(sum, &block[at + 4..]) } else { sum }
 }

@@ -61,12 +61,7 @@ impl Names {
         Ok(DirCursor { volume: self, inode, naming, block, slot, seen, ready, ended: false })
     }
 
-    /// The entries of the first area (a block, or the inode) of a directory that has some at or after a cookie, and the
-    /// cookie behind that area; `None` at the end. A caller that keeps the cookie and the seen blocks holds nothing of
-    /// the volume between two areas. Damage is an error in the place of the entries that it costs.
-    ///
-    /// # Errors
-    /// [`Error::NotDirectory`], and the errors of reading the inode.
+    /// The entries of one area, for [`Engine::next_entries`](crate::engine::Engine::next_entries).
     pub(crate) fn next_entries(
         &self,
         dir: Ino,
