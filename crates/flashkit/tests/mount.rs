@@ -322,6 +322,36 @@ fn damage_is_reported_once_in_each_mount() {
     place.unmount();
 }
 
+/// As `ls` of the image does.
+#[test]
+fn a_listing_of_a_directory_without_dots_ends_with_an_error() {
+    if skipped() {
+        return;
+    }
+    let place = Place::new(64);
+    place.mount();
+    for dir in ["dir", "sound"] {
+        fs::create_dir(place.path(dir)).unwrap();
+        for n in 0..1000 {
+            File::create(place.path(&format!("{dir}/{n}"))).unwrap();
+        }
+    }
+    place.unmount();
+    support::remove_dots(&place.image(), "dir");
+    place.mount();
+    // The second time, the kernel has the names.
+    for _ in 0..2 {
+        let (names, errors): (Vec<_>, Vec<_>) =
+            fs::read_dir(place.path("dir")).unwrap().take(2000).partition(Result::is_ok);
+        assert_eq!(names.len(), 1000);
+        let error = errors.into_iter().next().expect("the end is an error").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::UCLEAN.raw_os_error()), "{error}");
+        let sound: std::io::Result<Vec<_>> = fs::read_dir(place.path("sound")).unwrap().collect();
+        assert_eq!(sound.unwrap().len(), 1000);
+    }
+    place.unmount();
+}
+
 #[test]
 fn signals_end_a_mount_cleanly_even_under_load() {
     if skipped() {

@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 use super::DirEntry;
 use crate::{
     Error, Place, Result,
+    format::{inode::inline, node::NodeBlock},
     units::{BlockAddr, Ino},
 };
 
@@ -25,12 +26,16 @@ pub struct SeenBlocks {
 /// The entries "." and ".." of a directory, which every directory has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Dots {
-    /// The walk did not begin at the start, or has met damage, which may have hidden them.
+    /// The walk did not begin at the start.
     #[default]
+    Unknown,
+    /// They may be missing, or damage that the walk has met may have hidden them.
     NotSought,
     /// The walk began at the start and has met neither.
     Sought,
     Met,
+    /// The walk has told at its end that it met neither.
+    Told,
 }
 
 /// An address that a directory has more than once.
@@ -43,16 +48,39 @@ pub(super) enum Repeated {
 }
 
 impl SeenBlocks {
-    /// Notes that the walk begins at the start of the directory.
-    pub(super) fn begin(&mut self) {
-        self.dots = Dots::Sought;
+    /// Notes that the walk begins at the start of a directory.
+    pub(super) fn begin(&mut self, dir: &NodeBlock) {
+        // Old fsck.f2fs leaves this mark on a directory without dots; the kernel adds them.
+        self.dots = if dir.has_inline(inline::DOTS) { Dots::NotSought } else { Dots::Sought };
+    }
+
+    /// Returns true if the walk began at the start and has met neither dots nor damage.
+    pub(super) fn seeks_dots(&self) -> bool {
+        self.dots == Dots::Sought
+    }
+
+    /// Returns true if only another walk, from the start, can tell of missing dots.
+    pub(super) fn began_later(&self) -> bool {
+        self.dots == Dots::Unknown
+    }
+
+    /// Takes over from another walk, from the start, that which it knows of the dots.
+    pub(super) fn take_dots(&mut self, other: &SeenBlocks) {
+        self.dots = other.dots;
+    }
+
+    /// Makes the next part of the walk tell of missing dots again, which the reader of this part has not seen.
+    pub(super) fn tell_again(&mut self) {
+        if self.dots == Dots::Told {
+            self.dots = Dots::Sought;
+        }
     }
 
     /// Notes what the walk shows.
     pub(super) fn note(&mut self, entry: &Result<DirEntry>) {
         match entry {
             Ok(entry) if matches!(&*entry.name, b"." | b"..") => self.dots = Dots::Met,
-            Err(_) if self.dots == Dots::Sought => self.dots = Dots::NotSought,
+            Err(_) if matches!(self.dots, Dots::Sought | Dots::Unknown) => self.dots = Dots::NotSought,
             _ => {}
         }
     }
@@ -60,14 +88,12 @@ impl SeenBlocks {
     /// Returns the damage of a directory, known at its end, in which the walk has met neither "." nor "..". A wrong bit
     /// of i_inline makes it look empty: its names are sought in the inode instead of its blocks, or the other way round.
     pub(super) fn end(&mut self, dir: Ino) -> Result<()> {
-        match std::mem::take(&mut self.dots) {
-            Dots::NotSought | Dots::Met => Ok(()),
-            Dots::Sought => {
-                let what =
-                    r#"neither "." nor ".." is there, which every directory has; others may be missing, too"#;
-                Err(Error::corrupt(Place::Dir(dir, 0), what))
-            }
+        if self.dots != Dots::Sought {
+            return Ok(());
         }
+        self.dots = Dots::Told;
+        let what = r#"neither "." nor ".." is there, which every directory has; others may be missing, too"#;
+        Err(Error::corrupt(Place::Dir(dir, 0), what))
     }
 
     /// Adds a block of the directory. Returns the block that was met at its address before, if it is another one. A

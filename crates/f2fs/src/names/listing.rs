@@ -54,9 +54,8 @@ impl Names {
         let (block, slot) = (cookie / slots, (cookie % slots) as usize);
         let naming = self.naming(&inode)?;
         let ready = VecDeque::new();
-        // Old fsck.f2fs leaves this mark on a directory without dots; the kernel adds them.
-        if cookie == 0 && !inode.has_inline(inline::DOTS) {
-            seen.begin();
+        if cookie == 0 {
+            seen.begin(&inode);
         }
         Ok(DirCursor { volume: self, inode, naming, block, slot, seen, ready, ended: false })
     }
@@ -93,22 +92,42 @@ pub struct DirCursor<'a> {
 }
 
 impl DirCursor<'_> {
-    /// Ends this part of a walk, and returns the blocks that it has met so far.
+    /// Ends this part of a walk, and returns the blocks that it has met so far. A part that begins at the end of the
+    /// directory tells again that its dots are missing.
     #[must_use]
-    pub fn into_seen(self) -> SeenBlocks {
+    pub fn into_seen(mut self) -> SeenBlocks {
+        self.seen.tell_again();
         self.seen
     }
 
-    /// Reads the next area with entries. Returns false at the end.
+    /// Reads the next area with entries. Returns false at the end, after the damage that is known only there.
     fn refill(&mut self) -> bool {
-        if self.refill_from_areas() {
-            self.ready.iter().for_each(|entry| self.seen.note(entry));
+        if self.refill_and_note() {
             return true;
+        }
+        if self.seen.began_later() {
+            self.seek_dots();
         }
         let ended = self.volume.io().record_corruption(self.seen.end(self.inode.ino()));
         let Err(error) = ended else { return false };
         self.ready.push_back(Err(error));
         true
+    }
+
+    /// Seeks the dots from the start of the directory on. A sound one has them in its first area.
+    fn seek_dots(&mut self) {
+        // The inode could be read before.
+        let Ok(mut whole) = self.volume.entries(self.inode.ino(), 0) else { return };
+        while whole.seen.seeks_dots() && whole.refill_and_note() {
+            whole.ready.clear();
+        }
+        self.seen.take_dots(&whole.seen);
+    }
+
+    fn refill_and_note(&mut self) -> bool {
+        let has_more = self.refill_from_areas();
+        self.ready.iter().for_each(|entry| self.seen.note(entry));
+        has_more
     }
 
     fn refill_from_areas(&mut self) -> bool {

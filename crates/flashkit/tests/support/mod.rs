@@ -55,3 +55,17 @@ pub fn damage(image: &Path, name: &str) {
     let file = File::options().write(true).open(image).expect("it opens");
     file.write_all_at(&[0xA5; 4096], u64::from(addr.0) * 4096).expect("it is written");
 }
+
+/// Removes the entries "." and ".." of a directory whose entries lie in blocks.
+pub fn remove_dots(image: &Path, name: &str) {
+    let device = FileDevice::open(image, OpenOptions::default()).expect("it opens");
+    let volume = Engine::open(Arc::new(device), Options::read_only()).expect("it is a volume");
+    let ino = volume.resolve(name.as_bytes(), FinalSymlink::NoFollow).expect("it exists");
+    let extent = volume.next_extent(ino, 0).expect("it is whole").expect("it has a block");
+    let first = extent.physical.expect("it lies on the device");
+    let file = File::options().read(true).write(true).open(image).expect("it opens");
+    let mut used = [0];
+    file.read_exact_at(&mut used, first).expect("it is read");
+    // They have the slots 0 and 1.
+    file.write_all_at(&[used[0] & !3], first).expect("it is written");
+}

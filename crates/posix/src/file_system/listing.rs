@@ -8,8 +8,8 @@ use f2fs::{
 use super::{FileSystem, Result, to_errno};
 
 impl FileSystem {
-    /// Calls `each` with the entries of a directory from a cookie on, until it returns false. A damaged entry
-    /// is an error only if it is the first one.
+    /// Calls `each` with the entries of a directory from a cookie on, until it returns false. Damage is an error only if
+    /// no entry comes before it; so the part of a listing that begins there fails.
     pub fn list(
         &self,
         dir: Ino,
@@ -180,23 +180,72 @@ mod tests {
         device.write(at, inode.bytes()).unwrap();
         let volume = Engine::open(device, Options::new(Time::default)).unwrap();
         let fs = FileSystem::new(volume, Weak::new(), Settings::default());
-        let (mut names, mut cookie) = (0, 0);
+        let (names, cookie, end) = count_one_by_one(&fs, fs.root().unwrap());
+        assert_eq!(end, Err(Errno::UCLEAN));
+        assert_eq!(names, FILES + 2, "and two dots");
+        for _ in 0..2 {
+            assert_eq!(fs.list(fs.root().unwrap(), cookie, |_, _| Ok(true)), Err(Errno::UCLEAN), "it stays");
+        }
+    }
+
+    /// Reads the directory in parts of one entry, and returns the number of entries and how the listing ends.
+    fn count_one_by_one(fs: &FileSystem, dir: Ino) -> (usize, u64, Result<()>) {
+        let (mut count, mut cookie) = (0, 0);
         loop {
             let mut last = None;
-            let listed = fs.list(fs.root().unwrap(), cookie, |_, entry| {
+            let listed = fs.list(dir, cookie, |_, entry| {
                 let fits = last.is_none();
                 last = last.or(Some(entry.next_cookie));
                 Ok(fits)
             });
-            names += usize::from(last.is_some());
             match (listed, last) {
-                (Ok(()), Some(next)) => cookie = next,
-                (end, _) => break assert_eq!(end, Err(Errno::UCLEAN)),
+                (Ok(()), Some(next)) => (count, cookie) = (count + 1, next),
+                (end, _) => break (count, cookie, end),
             }
         }
-        assert_eq!(names, FILES + 2, "and two dots");
-        for _ in 0..2 {
-            assert_eq!(fs.list(fs.root().unwrap(), cookie, |_, _| Ok(true)), Err(Errno::UCLEAN), "it stays");
+    }
+
+    /// The names are given, and the end fails, also for a caller whose listing is no longer remembered.
+    #[test]
+    fn a_listing_without_dots_fails_at_its_end() {
+        for (dots, is_marked) in [(0, false), (2, false), (0, true)] {
+            let device = Arc::new(MemoryDevice::new(64 << 20));
+            let mut volume = format(&device, "");
+            let admin = f2fs::engine::Caller::ADMIN;
+            let root = volume.superblock().root_ino;
+            for n in 0..FILES {
+                let name = format!("file{n}");
+                volume.begin(admin).create(root, name.as_bytes(), &NewNode::new(0o100_644)).unwrap();
+            }
+            let other = volume.begin(admin).create(root, b"other", &NewNode::new(0o040_755)).unwrap();
+            volume.unmount().unwrap();
+            let first = u64::from(volume.inode(root).unwrap().addr(0).0) << 12;
+            let marks = (u64::from(volume.nat_entry(root.into()).unwrap().addr.0) << 12) + 3;
+            drop(volume);
+            let change = |at, to: fn(u8) -> u8| {
+                let mut byte = [0];
+                device.read(at, &mut byte).unwrap();
+                device.write(at, &[to(byte[0])]).unwrap();
+            };
+            if dots == 0 {
+                // Slots 0 and 1.
+                change(first, |used| used & !3);
+            }
+            if is_marked {
+                change(marks, |marks| marks | f2fs::format::inode::inline::DOTS);
+            }
+            let volume = Engine::open(device, Options::new(Time::default)).unwrap();
+            let fs = FileSystem::new(volume, Weak::new(), Settings::default());
+            let wanted = if dots == 0 && !is_marked { Err(Errno::UCLEAN) } else { Ok(()) };
+            let (count, cookie, end) = count_one_by_one(&fs, root);
+            assert_eq!((count, end), (FILES + 1 + dots, wanted), "in parts");
+            assert_eq!(fs.list(root, cookie, |_, _| Ok(true)), wanted, "it stays");
+            assert_eq!(fs.list(root, 0, |_, _| Ok(true)), Ok(()), "the names of a whole listing");
+            assert_eq!(fs.list(root, cookie, |_, _| Ok(true)), wanted, "and its end");
+            for _ in 0..20 {
+                assert_eq!(count_one_by_one(&fs, other).2, Ok(()));
+            }
+            assert_eq!(fs.list(root, cookie, |_, _| Ok(true)), wanted, "after many listings of others");
         }
     }
 
