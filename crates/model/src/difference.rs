@@ -36,10 +36,21 @@ pub struct Leeway {
     pub attributes: HashSet<Id>,
     /// A file whose sectors may each have this content instead.
     pub sectors: Option<(Id, Data)>,
-    /// A file that may have any content where its expected content differs from this one.
-    pub torn: Option<(Id, Data)>,
+    /// A file of which an unfinished fsync may have written nodes without their data.
+    pub torn: Option<Torn>,
     /// A file of which only the size counts.
     pub content: Option<Id>,
+}
+
+/// A file of which an unfinished fsync may have written nodes without their data.
+#[derive(Debug, Clone)]
+pub struct Torn {
+    /// The file.
+    pub id: Id,
+    /// Its content before the fsync.
+    pub old: Data,
+    /// True if blocks of the old content were freed since: new data there may be missing.
+    pub freed: bool,
 }
 
 /// Compares the whole tree, then the counters.
@@ -188,7 +199,7 @@ impl Walk<'_> {
             }
             Body::File(data) => match &self.leeway.sectors {
                 Some((mixed, other)) if *mixed == id => self.compare_sectors(data, other, ino),
-                _ if self.leeway.torn.as_ref().is_some_and(|(torn, _)| *torn == id) => {
+                _ if self.leeway.torn.as_ref().is_some_and(|torn| torn.id == id) => {
                     self.compare_torn(data, ino)
                 }
                 _ => self.compare_content(data, ino),
@@ -245,7 +256,6 @@ impl Walk<'_> {
 
     /// Checks that each sector has one content or the other, and so does the size.
     fn compare_sectors(&self, one: &Data, other: &Data, ino: Ino) -> Result<()> {
-        let block_bytes = self.model.rules().block_bytes;
         let size = self.volume.stat(ino)?.size;
         ensure!(
             [one.size, other.size].contains(&size),
@@ -253,38 +263,48 @@ impl Walk<'_> {
             one.size,
             other.size
         );
-        for block in one.blocks.keys().chain(other.blocks.keys()) {
-            let mut bytes = vec![0; block_bytes as usize];
-            let offset = block * block_bytes;
-            let length = self.volume.read(ino, offset, &mut bytes)?;
-            let filled = |data: &Data| {
-                let mut wanted = data.read(block_bytes, offset, block_bytes);
-                wanted.resize(block_bytes as usize, 0);
-                wanted
-            };
-            let (first, second) = (filled(one), filled(other));
-            for at in (0..length).step_by(ATOMIC_BYTES) {
-                let sector = at..(at + ATOMIC_BYTES).min(length);
-                let known =
-                    bytes[sector.clone()] == first[sector.clone()] || bytes[sector.clone()] == second[sector];
-                ensure!(known, "the sector at {} is neither old nor new", offset + at as u64);
-            }
+        let mut blocks = one.blocks.keys().chain(other.blocks.keys());
+        blocks.try_for_each(|block| self.compare_sectors_of(*block, one, other, ino))
+    }
+
+    /// Checks that each sector of a block has one content or the other.
+    fn compare_sectors_of(&self, block: u64, one: &Data, other: &Data, ino: Ino) -> Result<()> {
+        let block_bytes = self.model.rules().block_bytes;
+        let mut bytes = vec![0; block_bytes as usize];
+        let offset = block * block_bytes;
+        let length = self.volume.read(ino, offset, &mut bytes)?;
+        let filled = |data: &Data| {
+            let mut wanted = data.read(block_bytes, offset, block_bytes);
+            wanted.resize(block_bytes as usize, 0);
+            wanted
+        };
+        let (first, second) = (filled(one), filled(other));
+        for at in (0..length).step_by(ATOMIC_BYTES) {
+            let sector = at..(at + ATOMIC_BYTES).min(length);
+            let known =
+                bytes[sector.clone()] == first[sector.clone()] || bytes[sector.clone()] == second[sector];
+            ensure!(known, "the sector at {} is neither old nor new", offset + at as u64);
         }
         Ok(())
     }
 
-    /// Compares the unchanged part of a torn file. The last block of a file is rewritten when the size
-    /// changes, even if its data does not: zeroes follow the end.
+    /// Compares a torn file: each sector of a block that had content has the old content or the new one. If blocks were
+    /// freed, only the unchanged part is compared. The last block of a file is rewritten when the size changes, even if its
+    /// data does not: zeroes follow the end.
     fn compare_torn(&self, new: &Data, ino: Ino) -> Result<()> {
         let block_bytes = self.model.rules().block_bytes;
-        let old = self.leeway.torn.as_ref().map(|(_, old)| old).expect("the file may be torn");
+        let Torn { old, freed, .. } = self.leeway.torn.as_ref().expect("the file may be torn");
         let size = self.volume.stat(ino)?.size;
         ensure!(size == new.size, "{size} bytes, wanted {}", new.size);
         let ends = [old.size, new.size].map(|size| size / block_bytes);
         for (block, bytes) in &new.blocks {
+            let Some(before) = old.blocks.get(block) else { continue };
             let is_end = old.size != new.size && ends.contains(block);
-            if old.blocks.get(block) == Some(bytes) && !is_end {
-                self.compare_range(new, ino, block * block_bytes, block_bytes)?;
+            match before == bytes && !is_end {
+                true => self.compare_range(new, ino, block * block_bytes, block_bytes)?,
+                // A block of zeroes may be reserved only, and has no content then.
+                false if !freed && !is_zero(before) => self.compare_sectors_of(*block, old, new, ino)?,
+                false => {}
             }
         }
         Ok(())
@@ -301,4 +321,9 @@ impl Walk<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns true if a block holds zeroes only.
+pub(crate) fn is_zero(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
 }

@@ -4,15 +4,15 @@
 //! that was fsynced since then has the state of its last finished fsync, or of the one in progress. No other
 //! change is present. A directory that was fsynced has the names of that time. A directory that gets a name
 //! back may have other times, and so may an inode that loses a name. A block that was being written in place
-//! may be torn between sectors. As one flush ends an fsync, a cut before it may leave the nodes without the
-//! data, as on Linux. A torn node of addresses cannot be detected, because it has no checksum: the file that
+//! may be torn between sectors. New content may be missing while its fsync is going on, as on Linux: its nodes may be there
+//! without it. Content that was durable before is the old or the new one, unless it was freed in between. A torn node of addresses cannot be detected, because it has no checksum: the file that
 //! was being fsynced may then have any content.
 //!
 //! *Cuts after cuts*: if the power fails again while the volume is opened, the next opening finds the same
 //! state. Data fsynced after the opening survives a cut that loses all unflushed writes, together with the
 //! state found before.
 
-use std::{fmt, sync::Arc};
+use std::{collections::HashSet, fmt, sync::Arc};
 
 use anyhow::{Context, Result, anyhow, bail};
 use block::{
@@ -23,10 +23,10 @@ use f2fs::{Error, engine::FinalSymlink, format::node::NodeFooter, units::Ino};
 use guest::{Bytes, Content, Op};
 
 use crate::{
-    difference::{Leeway, check_with},
+    difference::{Leeway, Torn, check_with, is_zero},
     fsck::fsck_after_cut,
     generator::Generator,
-    model::{Body, Id, Inode, Model, ROOT},
+    model::{Body, Data, Id, Inode, Model, ROOT},
     sequence::{Failure, Pair, shrink},
     setup::{Setup, copy},
     subject::{StepClock, Subject, errno},
@@ -62,6 +62,8 @@ pub struct Record {
     /// Checkpoints. The first is the start.
     commits: Vec<Commit>,
     fsyncs: Vec<Fsync>,
+    /// Files of which blocks were freed since their content was last made durable.
+    freed: HashSet<Id>,
     tally: Tally,
 }
 
@@ -80,6 +82,8 @@ struct Fsync {
     file: Inode,
     name: (Id, Vec<u8>),
     data_only: bool,
+    /// True if blocks of the content that was durable before were freed.
+    freed: bool,
     ino: Ino,
     /// Version in the footers of nodes written at that time.
     node_version: u64,
@@ -122,6 +126,7 @@ impl Record {
             trace: Vec::new(),
             commits: vec![first],
             fsyncs: Vec::new(),
+            freed: HashSet::new(),
             tally: Tally::default(),
         };
         while let Some(op) = next(&pair.model) {
@@ -138,8 +143,10 @@ impl Record {
         pair.step(op).with_context(|| format!("{op:?}"))?;
         self.trace.extend(changes(device.take_trace()));
         let done = self.trace.len();
+        self.freed.extend(files_with_freed_blocks(&before, &pair.model));
         let is_commit = pair.subject.volume().last_checkpoint().version != version;
         if is_commit {
+            self.freed.clear();
             self.commits.push(Commit { begun, done, state: before });
             if self.setup.settings.never_in_place() {
                 return Ok(());
@@ -165,7 +172,8 @@ impl Record {
                 _ => unreachable!("it is an fsync"),
             };
             let node_version = volume.last_checkpoint().node_version();
-            self.fsyncs.push(Fsync { begun, done, id, file, name, data_only, ino, node_version });
+            let freed = self.freed.remove(&id);
+            self.fsyncs.push(Fsync { begun, done, id, file, name, data_only, freed, ino, node_version });
         }
         Ok(())
     }
@@ -360,7 +368,8 @@ impl Record {
                 any.1.content = Some(fsync.id);
                 candidates.push(any);
             }
-            next.1.torn = Some((fsync.id, old.and_then(|(_, old)| old.data().cloned()).unwrap_or_default()));
+            let content = old.and_then(|(_, old)| old.data().cloned()).unwrap_or_default();
+            next.1.torn = Some(Torn { id: fsync.id, old: content, freed: fsync.freed });
             candidates.push(next);
             if let (Some((id, old)), true) = (old, !self.setup.settings.never_in_place()) {
                 let other = |inode: &Inode| inode.data().cloned().expect("a regular file");
@@ -432,6 +441,22 @@ impl Fsync {
             false => leeway.attributes.remove(&self.id),
         };
     }
+}
+
+/// Returns the files that have lost blocks, or the content of blocks, by an operation.
+fn files_with_freed_blocks(before: &Model, after: &Model) -> Vec<Id> {
+    let old = before.inodes().filter_map(|(id, inode)| Some((id, inode.data()?)));
+    let has_freed = |id: Id, old: &Data| {
+        let new = after.inodes().find(|(other, _)| *other == id).and_then(|(_, inode)| inode.data());
+        new.is_some_and(|new| {
+            let is_freed = |(block, bytes): (&u64, &Arc<Vec<u8>>)| match new.blocks.get(block) {
+                Some(now) => !Arc::ptr_eq(bytes, now) && is_zero(now) && !is_zero(bytes),
+                None => true,
+            };
+            new.size < old.size || old.blocks.iter().any(is_freed)
+        })
+    };
+    old.filter(|(id, data)| has_freed(*id, data)).map(|(id, _)| id).collect()
 }
 
 /// Keeps only the requests that change a device.

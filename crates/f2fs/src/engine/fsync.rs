@@ -2,6 +2,11 @@
 //! them with the fsync mark; then one flush. Roll-forward finds them when the volume is opened, see
 //! [`recovery`](super::recovery).
 //!
+//! *Invariant*: the blocks that hold durable content are on the device before a marked node refers to them. So if durable
+//! content has moved since the last fsync of the file, another flush comes before the mark: without it, a power cut could
+//! leave the node without its data, and content that an earlier fsync promised would be lost. An overwrite in place and new
+//! content need no such flush.
+//!
 //! This chain of nodes holds no directory entries. Recovery restores only the names of new files, which are
 //! in their inodes. So an fsync of a directory is a checkpoint, unless there are no other names to restore.
 
@@ -45,17 +50,16 @@ pub(super) struct FileSync {
 pub(super) struct NodesWrite {
     others: IntoIter<Nid>,
     last: LastNode,
-    /// Position of the changed extended attributes in the order of the writes.
-    attributes: Attributes,
+    before_mark: BeforeMark,
 }
 
-/// Position of the extended attributes in an fsync.
+/// The step before an fsync writes its mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Attributes {
-    /// They are flushed before the mark is written.
-    First,
-    /// They have not changed.
-    Unchanged,
+enum BeforeMark {
+    /// A flush.
+    Flush,
+    /// None.
+    Nothing,
 }
 
 impl Engine {
@@ -146,7 +150,8 @@ impl Engine {
     /// without a relevant change is left for the checkpoint.
     ///
     /// The xattr node has no checksum, and a torn one would hold a part of an attribute. So it is flushed
-    /// before the mark is written, and the inode then has the mark.
+    /// before the mark is written, and the inode then has the mark. Durable content that has moved is flushed
+    /// before the mark as well.
     fn write_marked(&mut self, ino: Ino, scope: SyncScope) -> Result<Option<PendingSync>> {
         let own = Nid::from(ino);
         let is_new = !self.nodes().is_checkpointed(own)? && !self.nodes().since_checkpoint().is_named(ino);
@@ -168,9 +173,12 @@ impl Engine {
             nids.push(own);
         }
         let Some(nid) = nids.pop() else { return self.flush_logs() };
-        let attributes = if attributes_first { Attributes::First } else { Attributes::Unchanged };
+        let before_mark = match attributes_first || self.nodes().since_checkpoint().has_moved(ino) {
+            true => BeforeMark::Flush,
+            false => BeforeMark::Nothing,
+        };
         let last = LastNode { ino, nid, is_new };
-        self.go_on_with_nodes(Box::new(NodesWrite { others: nids.into_iter(), last, attributes }))
+        self.go_on_with_nodes(Box::new(NodesWrite { others: nids.into_iter(), last, before_mark }))
     }
 
     /// Continues an fsync with the next nodes of the file, and after them with the last one.
@@ -181,8 +189,8 @@ impl Engine {
         if nodes.others.len() > 0 {
             return Ok(Some(self.pending(Work::Yield, Then::WriteNodes(nodes))));
         }
-        let NodesWrite { last, attributes, .. } = *nodes;
-        if attributes == Attributes::First {
+        let NodesWrite { last, before_mark, .. } = *nodes;
+        if before_mark == BeforeMark::Flush {
             self.write_logs()?;
             return Ok(Some(self.pending(Work::Flush, Then::Mark(last))));
         }

@@ -50,7 +50,6 @@ impl Files {
                 self.relocate_stored(ino, slot, block, kind, &bytes)?
             }
         };
-        self.nodes.content_moves_out(ino)?;
         Ok(true)
     }
 

@@ -115,6 +115,9 @@ impl Files {
         self.drop_extent(ino)?;
         let addr = self.nodes.node_mut(slot.nid)?.addr(slot.index);
         let old = OldBlock { addr, at: Place::File(ino, block) };
+        if addr.is_real() {
+            self.nodes.content_moves(ino)?;
+        }
         let owner = Owner { nid: slot.nid, version, offset: slot.index as u16 };
         let addr = self.segments_mut().replace(old, kind, owner, bytes)?;
         self.nodes.node_mut(slot.nid)?.set_addr(slot.index, addr);

@@ -194,7 +194,7 @@ impl Files {
                 self.add_blocks(ino, 1)?;
             }
         }
-        self.nodes.content_moves_out(ino)?;
+        self.nodes.content_moves(ino)?;
         self.free_blocks(ino, from)
     }
 }

@@ -289,7 +289,7 @@ impl Files {
         let before = inode;
         content.resize(self.geometry().block_size.bytes(), 0);
         if there {
-            self.nodes.content_moves_out(ino)?;
+            self.nodes.content_moves(ino)?;
         }
         let inode = self.nodes.inode_mut(ino)?;
         inode.inline_area_mut().fill(0);

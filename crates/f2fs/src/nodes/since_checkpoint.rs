@@ -20,10 +20,10 @@ pub(crate) struct SinceCheckpoint {
     renamed: FxHashSet<Ino>,
     /// New inodes that recovery would find with their name.
     named: FxHashSet<Ino>,
-    /// Files whose content was durable and was copied: out of the inode, or by cleaning. If power failed
-    /// after the node that refers to the copy was written, and before the copy itself was, the durable
-    /// content would be lost.
-    moved_out: FxHashSet<Ino>,
+    /// Files with durable content that has a new block since their last fsync: it was overwritten out of place, cleaned,
+    /// shifted, or copied out of the inode. If power failed after the fsync mark was written, and before the new
+    /// block was, the durable content would be lost.
+    moved: NumberSet,
     /// Files that lost a node of addresses or attributes that is on the device: recovery applies the nodes
     /// that it finds, and none of them records the removal.
     pub(super) shrunk: FxHashSet<Ino>,
@@ -61,7 +61,7 @@ impl SinceCheckpoint {
 
     /// Returns true if roll-forward cannot restore the current state of an inode from its nodes.
     pub(crate) fn is_beyond_roll_forward(&self, ino: Ino) -> bool {
-        [&self.renamed, &self.moved_out, &self.shrunk].iter().any(|set| set.contains(&ino))
+        self.renamed.contains(&ino) || self.shrunk.contains(&ino)
     }
 
     /// Returns true if recovery would find a new inode with its name.
@@ -87,6 +87,12 @@ impl SinceCheckpoint {
     /// Records that an fsync has marked a file's last node.
     pub(crate) fn note_mark(&mut self, ino: Ino) {
         self.unmarked.remove(ino.0);
+        self.moved.remove(ino.0);
+    }
+
+    /// Returns true if durable content of a file has new blocks, which must be flushed before an fsync mark refers to them.
+    pub(crate) fn has_moved(&self, ino: Ino) -> bool {
+        self.moved.contains(ino.0)
     }
 
     /// Returns true if nodes of a file were written without the fsync mark.
@@ -99,6 +105,7 @@ impl SinceCheckpoint {
         self.names.contains_key(&ino)
             || self.names_elsewhere
             || self.unmarked.contains(ino.0)
+            || self.moved.contains(ino.0)
             || self.is_beyond_roll_forward(ino)
     }
 
@@ -152,10 +159,10 @@ impl Nodes {
         &mut self.since_checkpoint
     }
 
-    /// Records that content of a file is copied elsewhere without being changed.
-    pub(crate) fn content_moves_out(&mut self, ino: Ino) -> Result<()> {
-        if self.is_durable(ino)? {
-            self.since_checkpoint.moved_out.insert(ino);
+    /// Records that content of a file, which may be durable, gets a new block.
+    pub(crate) fn content_moves(&mut self, ino: Ino) -> Result<()> {
+        if !self.since_checkpoint.has_moved(ino) && self.is_durable(ino)? {
+            self.since_checkpoint.moved.insert(ino.0);
         }
         Ok(())
     }

@@ -4,13 +4,13 @@ use super::*;
 use f2fs::engine::Caller;
 
 /// An overwrite in place is one write. An overwrite in a new place is two: the block, and the node with its
-/// address.
+/// address, which must not be on the device before the block.
 #[test]
-fn an_fsynced_overwrite_costs_two_writes_and_a_flush_at_most() {
+fn an_fsynced_overwrite_costs_two_writes_and_two_flushes_at_most() {
     use block::Verb::{Flush, Write};
     for (in_place, costs) in [
         (InPlace::Fsync, &[(Write, 4096), (Flush, 0)][..]),
-        (InPlace::Never, &[(Write, 4096), (Write, 4096), (Flush, 0)]),
+        (InPlace::Never, &[(Write, 4096), (Flush, 0), (Write, 4096), (Flush, 0)]),
     ] {
         let device = Arc::new(Recording::without_data(MemoryDevice::new(BYTES)));
         let mut volume = support::format_on(device.clone(), &[], BlockSize::B4K);

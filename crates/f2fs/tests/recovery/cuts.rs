@@ -175,6 +175,66 @@ fn a_long_attribute_is_the_old_or_the_new_one() {
     assert!(versions.len() == 7, "some were never found: {versions:?}");
 }
 
+/// The marked node must not be on the device without the new blocks. Otherwise content that an earlier fsync promised
+/// would be lost.
+#[test]
+fn synced_content_survives_the_fsync_that_moves_it() {
+    const BLOCKS: usize = 60;
+    type Change = fn(&mut Engine, Ino, u8);
+    let scattered: Change = |volume, ino, version| {
+        for block in (0..BLOCKS).step_by(5) {
+            volume.begin(Caller::ADMIN).write(ino, block as u64 * 4096, &[version; 4096]).unwrap();
+        }
+    };
+    let single: Change = |volume, ino, version| {
+        volume.begin(Caller::ADMIN).write(ino, 5 * 4096, &[version; 2 * 4096]).unwrap();
+    };
+    let defragmented: Change = |volume, ino, version| {
+        for block in (usize::from(version)..BLOCKS).step_by(5) {
+            volume.begin(Caller::ADMIN).write(ino, block as u64 * 4096, &[version; 4096]).unwrap();
+        }
+        assert!(volume.begin(Caller::ADMIN).defragment(ino, 0..BLOCKS as u64).unwrap() > 0);
+    };
+    for (what, change, in_place) in [
+        ("scattered blocks", scattered, InPlace::Fsync),
+        ("a block of a log-structured volume", single, InPlace::Never),
+        ("a defragmented file", defragmented, InPlace::Fsync),
+    ] {
+        let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
+        drop(support::format_on(device.clone(), &["extra_attr", "inode_checksum"], BlockSize::B4K));
+        let options = Options { in_place, ..Options::new(|| support::NOW) };
+        let mut volume = Engine::open(device.clone(), options).unwrap();
+        let ino = volume.begin(Caller::ADMIN).create(ROOT, b"file", &NewNode::new(FILE)).unwrap();
+        volume.begin(Caller::ADMIN).write(ino, 0, &[1; BLOCKS * 4096]).unwrap();
+        volume.checkpoint().unwrap();
+        let mut from = device.trace().len();
+        let mut states = vec![(from, read(&volume, ino))];
+        for version in 2..5 {
+            change(&mut volume, ino, version);
+            volume.fsync(ino, SyncScope::Everything).unwrap();
+            states.push((device.trace().len(), read(&volume, ino)));
+        }
+        drop(volume);
+        let trace = device.take_trace();
+        while from <= trace.len() {
+            for seed in 0..60 {
+                let left = Arc::new(MemoryDevice::new(BYTES));
+                power_cut(&trace, from, &Survivors::Torn { seed }, &*left).unwrap();
+                let volume = Engine::open(left, Options::new(|| support::NOW)).unwrap();
+                let found = read(&volume, ino);
+                let last = states.iter().rposition(|(done, _)| *done <= from).unwrap();
+                let permitted = &states[last..states.len().min(last + 2)];
+                assert!(
+                    permitted.iter().any(|(_, state)| *state == found),
+                    "{what}: cut after {from} of {} requests, seed {seed}",
+                    trace.len()
+                );
+            }
+            from += 1;
+        }
+    }
+}
+
 #[test]
 fn a_cut_during_recovery_means_another_recovery() {
     let device = Arc::new(Recording::with_data(MemoryDevice::new(BYTES)));
