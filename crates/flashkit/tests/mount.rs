@@ -5,7 +5,6 @@ mod support;
 
 use std::{
     fs::{self, File},
-    io::Write,
     os::{
         fd::OwnedFd,
         unix::{
@@ -13,7 +12,6 @@ use std::{
             net::UnixStream,
         },
     },
-    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::{Arc, Mutex, mpsc},
     time::{Duration, Instant},
@@ -24,114 +22,10 @@ use f2fs::{
     engine::{Engine, Options},
     units::Nid,
 };
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_flashkit");
-/// Time limit of quick operations.
-const PATIENCE: Duration = Duration::from_secs(60);
+use support::place::{PATIENCE, PROGRAM, Place, skipped, succeeded};
 
 /// Held while /dev/fuse is open to all users.
 static FUSE_FOR_ALL: Mutex<()> = Mutex::new(());
-
-/// An image and a mount point.
-struct Place(tempfile::TempDir);
-
-/// Returns true if this host cannot mount, and prints the reason.
-fn skipped() -> bool {
-    let possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !possible {
-        eprintln!("skipped: this needs root and /dev/fuse");
-    }
-    !possible
-}
-
-impl Place {
-    fn new(mebibytes: u64) -> Place {
-        let place = Place(tempfile::tempdir().expect("a temporary directory"));
-        fs::create_dir(place.dir()).expect("it is new");
-        let size = format!("{mebibytes}M");
-        let made = Command::new(PROGRAM).args(["mkfs", "-q", "--size", &size]).arg(place.image()).output();
-        succeeded(&made.expect("it starts"));
-        place
-    }
-
-    fn image(&self) -> PathBuf {
-        self.0.path().join("image")
-    }
-
-    fn dir(&self) -> PathBuf {
-        self.0.path().join("mnt")
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir().join(name)
-    }
-
-    fn call_mount(&self, options: &str) -> Output {
-        let mut command = Command::new(PROGRAM);
-        command.arg("mount").args([self.image(), self.dir()]).args(["-o", options]);
-        command.output().expect("it starts")
-    }
-
-    fn mount(&self) {
-        succeeded(&self.call_mount("allow_other"));
-        assert!(self.is_mounted(), "it returned before it was mounted");
-    }
-
-    fn is_mounted(&self) -> bool {
-        let device = |path: &Path| fs::metadata(path).map(|facts| facts.dev()).ok();
-        device(&self.dir()) != device(self.0.path())
-    }
-
-    /// Returns the process that serves the mount.
-    fn daemon(&self) -> Option<u32> {
-        let image = self.image().into_os_string().into_string().expect("it is text");
-        let is_it = |pid: &u32| {
-            let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.contains("--stays") && line.contains(&image)
-        };
-        let entries = fs::read_dir("/proc").expect("there is /proc");
-        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).find(is_it)
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.daemon().expect("somebody answers").to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().expect("there is kill").success());
-    }
-
-    /// Waits until no process has the image open.
-    fn wait_for_end(&self) {
-        let started = Instant::now();
-        while self.daemon().is_some() {
-            assert!(started.elapsed() < PATIENCE, "the mount does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn unmount(&self) {
-        succeeded(&Command::new("umount").arg(self.dir()).output().expect("there is umount"));
-        self.wait_for_end();
-        assert!(!self.is_mounted());
-    }
-
-    fn assert_clean(&self) {
-        model::fsck::fsck_image(&self.image()).unwrap();
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // The test failed. Nothing of it may stay behind.
-        if let Some(pid) = self.daemon() {
-            let _ = Command::new("umount").arg("-l").arg(self.dir()).status();
-            let _ = Command::new("kill").args(["-s", "KILL", &pid.to_string()]).status();
-        }
-    }
-}
-
-fn succeeded(run: &Output) {
-    let (said, errors) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
-    assert!(run.status.success(), "{}: {said}{errors}", run.status);
-}
 
 /// Runs a script with the program installed as a helper of mount(8), which searches only /sbin. The change is
 /// visible only to the script.
@@ -498,107 +392,5 @@ fn a_mount_in_the_foreground_takes_a_directory_with_a_slash() {
         assert_eq!(names.expect("an answer of the mount").expect("it is sound"), 0);
         succeeded(&Command::new("umount").arg(place.dir()).output().expect("there is umount"));
         assert!(mount.wait().expect("it ends").success());
-    }
-}
-
-/// As a thread does that waits for the kernel's write-back while its process is killed.
-#[test]
-fn a_killed_mount_ends_although_its_connection_stays_open() {
-    if skipped() {
-        return;
-    }
-    let place = Place::new(64);
-    place.mount();
-    let daemon = place.daemon().expect("somebody answers");
-    let process = rustix::process::Pid::from_raw(daemon as i32).expect("a process");
-    let process =
-        rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).expect("it lives");
-    let is_connection =
-        |fd: &fs::DirEntry| fs::read_link(fd.path()).is_ok_and(|file| file == Path::new("/dev/fuse"));
-    let open = fs::read_dir(format!("/proc/{daemon}/fd")).expect("it lives").map(Result::unwrap);
-    let duplicate = |fd: fs::DirEntry| {
-        let fd = fd.file_name().into_string().unwrap().parse().unwrap();
-        rustix::process::pidfd_getfd(&process, fd, rustix::process::PidfdGetfdFlags::empty()).unwrap()
-    };
-    let held: Vec<OwnedFd> = open.filter(is_connection).map(duplicate).collect();
-    assert!(!held.is_empty(), "the mount has no connection");
-
-    place.signal("KILL");
-    let (sender, answers) = mpsc::channel();
-    let path = place.path("missing");
-    std::thread::spawn(move || sender.send(fs::metadata(path).unwrap_err().raw_os_error()));
-    let answer = answers.recv_timeout(PATIENCE).expect("an answer, although nobody serves the mount");
-    assert!(
-        [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED]
-            .map(|errno| Some(errno.raw_os_error()))
-            .contains(&answer),
-        "{answer:?}"
-    );
-    place.wait_for_end();
-    drop(held);
-    succeeded(&Command::new("umount").arg(place.dir()).output().expect("there is umount"));
-    place.mount();
-    place.unmount();
-    place.assert_clean();
-}
-
-#[test]
-fn synced_data_survives_a_kill_under_load() {
-    if skipped() {
-        return;
-    }
-    let place = Place::new(256);
-    let content = |writer: usize, number: usize| format!("{writer} {number} ").repeat(1 + number * 37 % 3000);
-    let synced = Mutex::new(Vec::new());
-    for round in 0..3 {
-        place.mount();
-        std::thread::scope(|scope| {
-            for writer in 0..4 {
-                let (place, synced) = (&place, &synced);
-                scope.spawn(move || {
-                    let dir = place.path(&format!("{round}-{writer}"));
-                    // Once the serving process is gone, every operation fails.
-                    let mut write = |number: usize| -> std::io::Result<()> {
-                        let name = dir.join(number.to_string());
-                        let mut file = File::create(&name)?;
-                        file.write_all(content(writer, number).as_bytes())?;
-                        if number % 3 == 0 {
-                            file.sync_all()?;
-                            synced.lock().unwrap().push((round, writer, number));
-                        }
-                        if number % 10 == 9 {
-                            fs::rename(&name, dir.join(format!("{number} renamed")))?;
-                            fs::remove_file(dir.join((number - 1).to_string()))?;
-                        }
-                        Ok(())
-                    };
-                    let _ = fs::create_dir(&dir).map(|()| (0..).try_for_each(&mut write));
-                });
-            }
-            let started = Instant::now();
-            while synced.lock().unwrap().iter().filter(|one| one.0 == round).count() < 60 {
-                assert!(started.elapsed() < PATIENCE, "the load is too slow to be one");
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            place.signal("KILL");
-        });
-        place.wait_for_end();
-        assert!(Command::new("umount").arg("-l").arg(place.dir()).status().unwrap().success());
-        place.mount();
-        for (round, writer, number) in synced.lock().unwrap().iter() {
-            let dir = place.path(&format!("{round}-{writer}"));
-            let name = dir.join(number.to_string());
-            let wanted = content(*writer, *number);
-            // A synced file may have been renamed or removed later.
-            let renamed = dir.join(format!("{number} renamed"));
-            let removed = number % 10 == 8;
-            let found = fs::read_to_string(&name).or_else(|_| fs::read_to_string(&renamed));
-            match found {
-                Ok(found) => assert!(found == wanted, "{name:?} differs from the synced data"),
-                Err(error) => assert!(removed, "{name:?}: {error}"),
-            }
-        }
-        place.unmount();
-        place.assert_clean();
     }
 }

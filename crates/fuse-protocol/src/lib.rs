@@ -61,6 +61,7 @@
 //! `uring/memory.rs` have `unsafe`, for the memory that the kernel fills.
 
 pub mod abi;
+mod abort;
 mod connection;
 mod encoding;
 mod interrupts;
@@ -74,6 +75,7 @@ mod session;
 mod splice_pipe;
 mod uring;
 
+pub use abort::{abort_at, abort_by, open_abort_file};
 pub use connection::{Connection, Reply};
 pub use encoding::{
     SetXattr, SetXattrForm, decode_device, dirent_bytes, encode_device, put_dirent, put_xattr,
@@ -81,9 +83,7 @@ pub use encoding::{
 pub use interrupts::Watched;
 pub use kernel_write_back::{KernelWriteBack, WhenCrowded};
 pub use message::{Arguments, Output};
-pub use mount::{
-    Access, DeviceMount, MountArguments, Mounter, UnmountMode, abort, mount_types, sync, unmount,
-};
+pub use mount::{Access, DeviceMount, MountArguments, Mounter, UnmountMode, mount_types, sync, unmount};
 pub use negotiation::{InitRequest, Negotiated, RequestLimits};
 pub use panics::contain;
 pub use pool::CHANGING_MAX;

@@ -5,7 +5,6 @@
 
 use std::{
     ffi::CString,
-    fs,
     io::{self, IoSliceMut},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -18,7 +17,6 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     fs::{Mode, OFlags},
-    io::Errno,
     mount::{MountFlags, UnmountFlags},
     net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType},
 };
@@ -95,26 +93,6 @@ pub fn unmount(dir: &Path, mounter: Mounter, mode: UnmountMode) -> io::Result<()
             Ok(rustix::mount::unmount(dir, flags)?)
         }
         run => run,
-    }
-}
-
-/// Ends the connection of the mount on `dir`, given the major and minor number of its device. All requests that wait, and
-/// all later ones, fail. The mount stays.
-///
-/// # Errors
-/// This process may not end it.
-pub fn abort(dir: &Path, (major, minor): (u32, u32)) -> io::Result<()> {
-    // A connection has the name of the kernel's own number of the device (Linux, fs/fuse/control.c).
-    let connection = (u64::from(major) << 20) | u64::from(minor);
-    if fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1").is_ok() {
-        return Ok(());
-    }
-    // Where that file system is not mounted: a forced unmount begins with it, and stays without effect while a file of the
-    // mount is open.
-    let _open = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    match rustix::mount::unmount(dir, UnmountFlags::FORCE) {
-        Ok(()) | Err(Errno::BUSY) => Ok(()),
-        Err(errno) => Err(errno.into()),
     }
 }
 

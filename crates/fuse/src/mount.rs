@@ -195,6 +195,11 @@ impl Mount {
         &self.dir
     }
 
+    /// Returns the major and minor number of the mount's device, if the mount table has it.
+    pub fn device(&self) -> Option<(u32, u32)> {
+        self.session.device()
+    }
+
     /// Returns true if the volume is not changed.
     pub fn is_read_only(&self) -> bool {
         self.options.read_only

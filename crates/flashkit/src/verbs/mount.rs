@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use fuse::{Event, Mount, MountOptions};
+use fuse::{Event, Mount, MountOptions, Watched};
 use image::Source;
 
 use crate::{
@@ -53,9 +53,15 @@ pub struct Args {
     /// True in the background process, which the returning process starts.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     stays: bool,
-    /// Process of the mount, in the one that watches over it.
-    #[arg(long, hide = true, value_name = "PROCESS", conflicts_with_all = ["foreground", "stays"])]
-    watches: Option<u32>,
+    /// Process of the mount, in the one that watches over it, and a word for its standard input.
+    #[arg(
+        long,
+        hide = true,
+        num_args = 2,
+        value_names = ["PROCESS", "WORD"],
+        conflicts_with_all = ["foreground", "stays"]
+    )]
+    watches: Option<Vec<String>>,
 }
 
 const EXAMPLES: &str = "An image or device that another program writes to, or that is mounted under any name (a \
@@ -88,8 +94,8 @@ fn with_options() -> String {
 
 /// Mounts the volume. Returns once it is mounted or, in the foreground, once it is unmounted.
 pub fn run(args: &Args) -> Result<()> {
-    if let Some(process) = args.watches {
-        return Ok(watcher::watch(&args.dir, process)?);
+    if let Some([process, word]) = args.watches.as_deref() {
+        return Ok(watcher::watch(word, process.parse()?)?);
     }
     // The background process gets the keys from the calling one, which has read them.
     let given = match args.stays {
@@ -131,14 +137,14 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let image = args.image.image.clone();
     // Examining the directory itself would need an answer of the mount, which gives none yet.
-    let dir = mount.dir().to_path_buf();
+    let (dir, device) = (mount.dir().to_path_buf(), mount.device().filter(|_| !mount.is_read_only()));
     // It watches this thread, which therefore starts it.
-    let (mut watcher, wants_watcher) = (None, !mount.is_read_only());
+    let mut watcher = None;
     let announce = || {
-        ready.map_or(Ok(()), Ready::announce)?;
         // A mount without it only ends less well when it is killed.
-        watcher = wants_watcher.then(|| Watcher::start(&args.image.image, &dir).ok()).flatten();
-        Ok(())
+        let watched = device.and_then(|device| Watched::open(&dir, device).ok());
+        watcher = watched.and_then(|watched| Watcher::start(&args.image.image, &dir, watched).ok());
+        ready.map_or(Ok(()), Ready::announce)
     };
     let ended = mount.run(announce, move |event| report(&image, event));
     drop(watcher);

@@ -1,6 +1,8 @@
 //! Calls of the command, and damage. Each test program uses some of them.
 #![allow(dead_code)]
 
+pub mod place;
+
 use std::{
     fs::File,
     os::unix::fs::FileExt,
