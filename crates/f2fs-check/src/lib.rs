@@ -38,6 +38,7 @@ mod files;
 mod finding;
 mod fix;
 mod forms;
+mod freed;
 mod inodes;
 mod invalid;
 mod kind;

@@ -43,6 +43,10 @@ pub(crate) enum Loss {
     Unconfirmed,
     /// The size of a file.
     Size,
+    /// The newest version of an inode, of which an older one is left.
+    Older,
+    /// The certainty that a file still had a block which it names.
+    Freed,
     /// A checkpoint that was newer than the one that counts.
     Checkpoint,
 }
@@ -76,6 +80,30 @@ impl Loss {
             Loss::Copy => format!("up to {count} blocks of files become copies of other files' blocks"),
             Loss::Cluster => format!("up to {count} compressed clusters are cleared or cut"),
             Loss::Limits => format!("limits in up to {count} quota files are lost"),
+            Loss::Size => {
+                format!("the sizes of up to {count} files are lost: zeroes follow their content")
+            }
+            Loss::Freed => {
+                format!(
+                    "up to {count} blocks of files may be older content that the files had given up: the checkpoint does not \
+                     count them"
+                )
+            }
+            Loss::Checkpoint => CHECKPOINT.into(),
+            Loss::Attributes
+            | Loss::Context
+            | Loss::EncryptedDirectory
+            | Loss::Special
+            | Loss::Inline
+            | Loss::Unconfirmed
+            | Loss::Xattrs
+            | Loss::Older => self.sentence_of_inodes(count),
+        }
+    }
+
+    /// Returns a sentence about the loss of fields of inodes.
+    fn sentence_of_inodes(self, count: u64) -> String {
+        match self {
             Loss::Attributes => {
                 format!(
                     "the owners, times, permissions, attributes and exact sizes of up to {count} files are lost"
@@ -111,13 +139,16 @@ impl Loss {
                      inodes do not confirm them"
                 )
             }
-            Loss::Size => {
-                format!("the sizes of up to {count} files are lost: zeroes follow their content")
-            }
-            Loss::Checkpoint => CHECKPOINT.into(),
             Loss::Xattrs => {
                 format!("the extended attributes of up to {count} inodes are cleared from the damage on")
             }
+            Loss::Older => {
+                format!(
+                    "the newest inodes of up to {count} files are lost: sizes, times, permissions and attributes are those of \
+                     older ones"
+                )
+            }
+            _ => unreachable!("{self:?} is no loss of fields"),
         }
     }
 }

@@ -44,6 +44,8 @@ pub struct MissingMarks {
     kept: usize,
     /// Compressed files of which addresses change. Their counts stay until the next check.
     pub changed_maps: FxHashSet<Ino>,
+    /// Number of blocks that come back to the count of all blocks with the marks.
+    pub restored_blocks: u64,
 }
 
 /// Clusters of a file whose marks may be lost: those that decompress. All, if the file is encrypted: nothing tells there.
@@ -140,6 +142,7 @@ impl Checker<'_> {
             match found {
                 Some(found) if found.is_confirmed(blocks, saved) => {
                     found.clusters.iter().for_each(|cluster| self.set_mark(ino, cluster));
+                    self.missing_marks.restored_blocks += u64::from(found.blocks);
                     self.table.note(entry, fact::TAINTED);
                 }
                 found if found.is_some() || (1..=u32::MAX / 2).contains(&blocks) => {

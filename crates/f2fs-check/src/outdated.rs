@@ -18,6 +18,7 @@ use crate::{
     addresses::Doubt,
     checker::{Checker, Counts, ODD_MAX},
     emptied::Emptied,
+    freed::Freed,
     inodes::{SIZE, may_pass_end},
     owners::NamedPlace,
     segments::Content,
@@ -68,7 +69,11 @@ pub struct Outdated {
     pub attached: FxHashSet<Ino>,
     /// Nodes that are too old to name blocks which they get back.
     pub nodes: FxHashSet<Nid>,
-    /// Their files, with the block behind the last one that comes back.
+    /// Files that have given up blocks which their nodes name.
+    pub freed: Freed,
+    /// Number of addresses that are cleared, because nothing tells their blocks.
+    pub cleared_blocks: u64,
+    /// The files of `nodes`, with the block behind the last one that comes back.
     ends: BTreeMap<Ino, u64>,
 }
 
@@ -81,8 +86,15 @@ impl Outdated {
             undecided: BTreeMap::new(),
             attached: FxHashSet::default(),
             nodes: FxHashSet::default(),
+            freed: Freed::default(),
+            cleared_blocks: 0,
             ends: BTreeMap::new(),
         }
+    }
+
+    /// Origin of the counts in the checkpoint.
+    pub fn counts(&self) -> Counts {
+        self.counts
     }
 }
 
@@ -176,7 +188,7 @@ impl Checker<'_> {
     }
 
     /// Returns true if the SIT marks as many blocks as the checkpoint counts. It marks none of those that are only reserved.
-    fn do_marks_fit(&self) -> bool {
+    pub fn do_marks_fit(&self) -> bool {
         self.segments.marked_blocks() + self.outdated.reserved_blocks == self.checkpoint.valid_blocks
     }
 

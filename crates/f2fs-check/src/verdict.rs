@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     Certainty, Finding, Fix, Kind, Loss, Slot,
     addresses::{Doubt, Odd},
-    checker::{Checker, ODD_MAX},
+    checker::{Checker, Counts, ODD_MAX},
     inodes::{BLOCKS, EXTENT, SAVED_BLOCKS},
     segments::{Content, Contents},
     table::{Entry, fact},
@@ -25,6 +25,9 @@ use crate::{
 const BLANK_MIN: usize = 8;
 /// Nodes without a mark, from which on the block of the SIT is taken for an old one.
 const UNMARKED_MIN: usize = 8;
+
+/// Losses of blocks, which a wrong count of blocks would tell again.
+const BLOCK_LOSSES: [Loss; 5] = [Loss::DirBlock, Loss::Address, Loss::Block, Loss::Copy, Loss::Cluster];
 
 impl Checker<'_> {
     /// Checks that the logs go on at free blocks.
@@ -53,6 +56,7 @@ impl Checker<'_> {
         let mut unused = self.find_originals(&old);
         self.find_displaced(&old, &mut unused);
         self.find_emptied(&old, &mut unused);
+        self.clear_freed(&unused);
         self.conclude_displaced(&mut unused);
         self.conclude_addresses();
         self.conclude_summaries();
@@ -329,6 +333,8 @@ impl Checker<'_> {
         let cleared_of = |ino: Ino| cleared.get(&ino).copied().unwrap_or(0);
         let is_wrong = |(nid, entry): &(Nid, Entry)| {
             let ino = Ino::from(*nid);
+            // An inode that is older than its file may name nodes that the file has given up, too.
+            let skipped = if self.outdated.freed.count(ino) > 0 { skipped & !fact::TAINTED } else { skipped };
             self.table.ino(*entry) == ino
                 && !self.table.has(*entry, skipped)
                 && !self.missing_marks.changed_maps.contains(&ino)
@@ -342,7 +348,11 @@ impl Checker<'_> {
             let found = u64::from((stored as u32).wrapping_sub(left).wrapping_sub(cleared));
             let lacking = stored.saturating_sub(found).saturating_sub(cleared.into());
             let is_told = unclear.binary_search(&ino).is_ok();
-            if !is_told {
+            let freed = self.outdated.freed.count(ino);
+            let is_older = self.table.has(entry, fact::TAINTED) || (1..=freed).contains(&lacking);
+            if is_older {
+                self.outdated.freed.note_older(ino);
+            } else if !is_told {
                 (0..lacking).take(ODD_MAX).for_each(|_| self.lose(Loss::Address));
             }
             let known = format!("i_blocks {stored}, {found} found");
@@ -360,9 +370,11 @@ impl Checker<'_> {
         let skipped = fact::BROKEN | fact::INVALID | fact::TAINTED;
         let unclear = self.conclude_missing_marks(skipped);
         let cleared = std::mem::take(&mut self.cleared);
+        self.outdated.cleared_blocks = cleared.values().map(|count| u64::from(*count)).sum();
         self.conclude_block_counts(&cleared, &unclear, skipped);
         self.lose_cleared(cleared, skipped);
         self.conclude_extents();
+        self.conclude_freed();
         self.conclude_sizes();
         let mut saved: Vec<(Ino, i64)> = self.saved.drain().filter(|(_, left)| *left != 0).collect();
         saved.sort_unstable();
@@ -425,13 +437,33 @@ impl Checker<'_> {
         }
         self.lose_missing(found, nodes, inodes);
         if self.are_nodes_known() && self.checkpoint.valid_blocks != self.report.sums.blocks {
-            let known = format!(
-                "valid_block_count {}, {} found",
-                self.checkpoint.valid_blocks, self.report.sums.blocks
-            );
-            self.add(Kind::CountBlocks, at, known);
+            self.conclude_block_sum(at);
         }
         self.conclude_free(at);
+    }
+
+    /// Tells that the checkpoint counts other blocks than the nodes name. With an old block of the SIT, an old node looks like the
+    /// newest: then only the count tells of the blocks that its file has got or given up since.
+    fn conclude_block_sum(&mut self, at: Place) {
+        let (counted, found) = (self.checkpoint.valid_blocks, self.report.sums.blocks);
+        let known = format!("valid_block_count {counted}, {found} found");
+        let finding = Finding::new(Kind::CountBlocks, at, known);
+        let losses = self.report.losses();
+        let told: u64 = BLOCK_LOSSES.iter().filter_map(|loss| losses.get(loss)).sum();
+        let untold = match self.outdated.counts() {
+            // A lost node has any number of them.
+            Counts::Stored if !losses.contains_key(&Loss::Node) => {
+                let restored = found + self.missing_marks.restored_blocks;
+                counted.abs_diff(restored).saturating_sub(told + self.outdated.cleared_blocks)
+            }
+            _ => 0,
+        };
+        let loss = if found > counted { Loss::Freed } else { Loss::Address };
+        (0..untold).take(ODD_MAX).for_each(|_| self.lose(loss));
+        self.report.add(match untold {
+            0 => finding,
+            _ => finding.with_certainty(Certainty::Unclear),
+        });
     }
 
     /// Counts nodes as lost that the NAT or a parent names and of which no block was found, and those of which only the

@@ -17,6 +17,8 @@ use crate::{
 const FEATURES: &str = "extra_attr,inode_checksum";
 /// Addresses in a sector of a node.
 const WORDS: usize = 128;
+/// Byte offset of valid_block_count in the head of a pack.
+const VALID_BLOCKS: usize = 16;
 /// Byte offset of the extent in an inode.
 const EXTENT: usize = 348;
 /// Byte offset of i_blocks in an inode.
@@ -61,6 +63,7 @@ fn a_block_that_many_addresses_name_is_copied_for_each() {
     let holes = d.ino("/holes");
     let blocks = d.volume().inode(holes).unwrap().head().blocks.get() + 40;
     d.put_inode(holes, BLOCKS, &blocks.to_le_bytes());
+    d.put_checkpoint(VALID_BLOCKS, &(d.checkpoint().1.valid_blocks + 40).to_le_bytes());
     let copies = "up to 40 blocks of files become copies of other files' blocks";
     assert_eq!(faults_after_repair(&d, &paths), ["\"holes\"", copies], "the only file that is not as before");
 }

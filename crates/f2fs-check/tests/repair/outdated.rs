@@ -199,3 +199,126 @@ fn a_node_of_an_older_nat_gives_its_file_no_other_size() {
     assert!(support::report(d.device.clone()).is_clean());
     assert_eq!(all_paths(&d), before);
 }
+
+/// The sentence about older inodes.
+const OLDER: &str = "the newest inodes of up to 1 files are lost: sizes, times, permissions and attributes are those of older \
+                     ones";
+
+/// Makes a file of `first` blocks, which `change` shortens or empties. Returns it with its older inode.
+fn given_up(features: &str, first: u64, change: impl FnOnce(&mut Engine, Ino) -> f2fs::Result<()>) -> Grown {
+    let (mut file, mut older) = (ROOT, BlockAddr::NULL);
+    let d = Damaged::filled(64 << 20, features, |volume: &mut Engine| {
+        file = volume.begin(Caller::ADMIN).create(ROOT, b"given up", &NewNode::new(0o100_644))?;
+        volume.begin(Caller::ADMIN).write(file, 0, &vec![1; first as usize * BLOCK])?;
+        volume.checkpoint()?;
+        older = volume.nat_entry(file.into())?.addr;
+        change(volume, file)
+    });
+    let older = d.block(older);
+    Grown { d, file, older }
+}
+
+/// The blocks came back, as marked ones, and a repair of certain damage alone did that.
+#[test]
+fn blocks_that_an_older_inode_names_and_its_file_has_given_up_stay_free() {
+    for features in FEATURES {
+        for (first, left) in [(30, 10), (30, 0), (500, 1)] {
+            let cut =
+                |volume: &mut Engine, file| volume.begin(Caller::ADMIN).truncate(file, left * BLOCK as u64);
+            let g = given_up(features, first, cut);
+            let paths = all_paths(&g.d);
+            g.put_older();
+            let plan = repair_of(&g.d.device);
+            assert_eq!(plan.losses, [OLDER], "{features}, {first} and {left}");
+            assert_eq!(plan.certainty(), Certainty::Unclear);
+            assert_eq!(faults_after_repair(&g.d, &paths), [OLDER], "{features}, {left}");
+        }
+    }
+}
+
+/// The node is told: nothing says that the file has given it up.
+#[test]
+fn a_node_that_an_older_inode_names_and_its_file_has_given_up_costs_no_block() {
+    let cut = |volume: &mut Engine, file| volume.begin(Caller::ADMIN).truncate(file, BLOCK as u64);
+    let g = given_up(FEATURES[0], 1000, cut);
+    let paths = all_paths(&g.d);
+    g.put_older();
+    let node = "up to 1 nodes are lost, with the blocks of files that they name";
+    assert_eq!(faults_after_repair(&g.d, &paths), [node, OLDER]);
+}
+
+#[test]
+fn blocks_that_a_file_has_replaced_and_then_given_up_stay_free() {
+    for features in FEATURES {
+        let g = given_up(features, 30, |volume, file| {
+            volume.begin(Caller::ADMIN).write(file, 0, &[2; 30 * BLOCK])?;
+            volume.checkpoint()?;
+            volume.begin(Caller::ADMIN).truncate(file, 10 * BLOCK as u64)
+        });
+        let paths = all_paths(&g.d);
+        g.put_older();
+        assert_eq!(faults_after_repair(&g.d, &paths), [OLDER], "{features}");
+    }
+}
+
+#[test]
+fn blocks_of_an_older_inode_that_belong_to_another_file_by_now_are_not_copied() {
+    let g = given_up(FEATURES[0], 30, |volume, file| {
+        volume.begin(Caller::ADMIN).truncate(file, 10 * BLOCK as u64)?;
+        let other = volume.begin(Caller::ADMIN).create(ROOT, b"other", &NewNode::new(0o100_644))?;
+        volume.begin(Caller::ADMIN).write(other, 0, &[3; 5 * BLOCK])
+    });
+    let paths = all_paths(&g.d);
+    // The next blocks of the log are those of the other file.
+    let other = g.d.data(g.d.ino("/other"), 0);
+    let mut older = g.older.clone();
+    let at = g.d.volume().inode(g.file).unwrap().layout().addrs_at() + 4 * 10;
+    (0..5).for_each(|n| older[at + 4 * n..][..4].copy_from_slice(&(other.0 + n as u32).to_le_bytes()));
+    g.d.put_node(g.file.into(), 0, &older);
+    assert_eq!(faults_after_repair(&g.d, &paths), [OLDER]);
+}
+
+#[test]
+fn blocks_that_an_older_node_of_addresses_names_and_its_file_has_given_up_stay_free() {
+    let (mut file, mut older, mut node) = (ROOT, BlockAddr::NULL, Nid::NULL);
+    let d = Damaged::filled(64 << 20, FEATURES[0], |volume: &mut Engine| {
+        file = volume.begin(Caller::ADMIN).create(ROOT, b"punched", &NewNode::new(0o100_644))?;
+        volume.begin(Caller::ADMIN).write(file, 0, &vec![1; 1000 * BLOCK])?;
+        volume.checkpoint()?;
+        node = volume.inode(file)?.child(0);
+        older = volume.nat_entry(node)?.addr;
+        volume.begin(Caller::ADMIN).punch_hole(file, 950 * BLOCK as u64, 20 * BLOCK as u64)
+    });
+    let paths = all_paths(&d);
+    d.put_node(node, 0, &d.block(older));
+    let plan = repair_of(&d.device);
+    assert_eq!((&plan.losses[..], plan.certainty()), (&[][..], Certainty::Likely));
+    assert_eq!(faults_after_repair(&d, &paths), Vec::<String>::new());
+}
+
+/// Both agree with each other; only the checkpoint counts other blocks.
+#[test]
+fn blocks_that_both_an_older_inode_and_an_older_map_have_may_be_a_loss() {
+    let cut = |volume: &mut Engine, file| volume.begin(Caller::ADMIN).truncate(file, 10 * BLOCK as u64);
+    let g = given_up(FEATURES[0], 30, cut);
+    let mut first = Vec::new();
+    g.put_older();
+    let at = g.d.volume().inode(g.file).unwrap().layout().addrs_at();
+    for n in 10..30 {
+        let word = &g.older[at + 4 * n..][..4];
+        first.push(BlockAddr(u32::from_le_bytes(word.try_into().unwrap())));
+    }
+    first.iter().for_each(|addr| g.d.flip_mark(*addr));
+    let plan = repair_of(&g.d.device);
+    let is_told = |loss: &String| loss.starts_with("up to 20 blocks of files may be older content");
+    assert!(plan.losses.iter().any(is_told), "{:?}", plan.losses);
+    assert_eq!(plan.certainty(), Certainty::Unclear);
+    // The other way round, the file has got blocks that neither has.
+    let g = Grown::new(FEATURES[0], 10, 10..30);
+    let later: Vec<BlockAddr> = (10..30).map(|n| g.d.data(g.file, n)).collect();
+    g.put_older();
+    later.iter().for_each(|addr| g.d.flip_mark(*addr));
+    let plan = repair_of(&g.d.device);
+    let is_told = |loss: &String| loss.starts_with("up to 20 blocks of files are lost");
+    assert!(plan.losses.iter().any(is_told), "{:?}", plan.losses);
+}
