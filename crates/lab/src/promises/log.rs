@@ -6,6 +6,8 @@ use block::{Device, MemoryDevice, Rng, Verb};
 use flash::{Condition, Model, Op, Profile};
 use serde::{Deserialize, Serialize};
 
+use super::record::{LOST_WRITES, LostWrite};
+
 /// Way in which a card fails when its power is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -122,6 +124,24 @@ impl Log {
             }
         }
         Ok(fates)
+    }
+
+    /// Returns the last writes among the first `count` requests that a cut lost or tore.
+    pub fn lost_writes(&self, count: usize, fates: &[Fate]) -> Vec<LostWrite> {
+        let before = &self.entries[..count.min(fates.len())];
+        let flush = before.iter().rposition(|entry| entry.verb == Verb::Flush);
+        let is_lost = |(n, entry): &(usize, &Entry)| {
+            entry.verb == Verb::Write && matches!(fates[*n], Fate::Lost | Fate::Torn)
+        };
+        let writes = before.iter().enumerate().filter(is_lost).map(|(request, entry)| LostWrite {
+            request,
+            offset_bytes: entry.offset_bytes,
+            length_bytes: entry.length_bytes,
+            early_flush: flush.filter(|flush| request < *flush && self.entries[*flush].at_ns < entry.done_ns),
+        });
+        let mut writes: Vec<LostWrite> = writes.collect();
+        writes.drain(..writes.len().saturating_sub(LOST_WRITES));
+        writes
     }
 
     /// Returns for each request before the cut whether its effect is certain.
@@ -293,6 +313,28 @@ mod tests {
         assert_eq!(honest, expected.into_iter().collect());
         let torn = images(CardFailure::TornSectors, 4);
         assert!(torn.len() > honest.len() && torn.iter().all(|pages| pages[0] == [1]));
+    }
+
+    #[test]
+    fn a_lost_write_names_the_flush_that_was_sent_before_its_answer() {
+        let card = Profile::named("survey-emmc51").unwrap().with_size(64 << 20).unwrap();
+        let lost_at = |at, count| {
+            (0..40).find_map(|seed| {
+                let device = MemoryDevice::new(1 << 20);
+                let cut = Cut { at, failure: CardFailure::Honest, seed };
+                let fates = log().apply(&cut, &card, &device).unwrap();
+                log().lost_writes(count, &fates).pop()
+            })
+        };
+        let write = |request, early_flush| LostWrite {
+            request,
+            offset_bytes: request as u64 * 4096,
+            length_bytes: 4096,
+            early_flush,
+        };
+        assert_eq!(lost_at(4, 3), Some(write(1, Some(2))));
+        assert_eq!(lost_at(2, 1), Some(write(0, None)));
+        assert_eq!(lost_at(4, 1), None, "the flush covers it");
     }
 
     #[test]

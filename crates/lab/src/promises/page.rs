@@ -1,13 +1,13 @@
 //! Records of power cuts as one self-contained page.
 
-use std::error::Error;
+use std::{error::Error, iter};
 
 use minijinja::{Environment, context};
 use serde::Serialize;
 
 use super::{
     log::CardFailure,
-    record::PromiseRecord,
+    record::{Broken, LostWrite, PromiseRecord},
     table::{head, kind_row, kinds_of, rows_of},
 };
 
@@ -73,6 +73,18 @@ fn setup(record: &PromiseRecord) -> String {
     )
 }
 
+/// Describes the state that was found, and the writes whose loss explains it.
+fn found_text(broken: &Broken) -> String {
+    let lost = broken.lost_writes.iter().map(|write| {
+        let LostWrite { request, offset_bytes, length_bytes, early_flush } = write;
+        let flush = early_flush
+            .map(|flush| format!(", flush {flush} was sent before its answer"))
+            .unwrap_or_default();
+        format!("; write {request} of {length_bytes} bytes at {offset_bytes} was lost{flush}")
+    });
+    iter::once(broken.found.clone()).chain(lost).collect()
+}
+
 /// Returns the findings of a file system, a line each.
 fn evidence(record: &PromiseRecord) -> Evidence {
     let mut lines = Vec::new();
@@ -83,7 +95,8 @@ fn evidence(record: &PromiseRecord) -> Evidence {
         for broken in &report.broken {
             let promised = if broken.is_promised { "" } else { " (not promised)" };
             let what = format!("{}{promised}", broken.kind.name());
-            lines.push(line(&what, &broken.path, broken.fault.name(), &broken.required, &broken.found));
+            let found = found_text(broken);
+            lines.push(line(&what, &broken.path, broken.fault.name(), &broken.required, &found));
         }
         if report.recovered_ns.is_none() || report.has_died {
             let what = if report.has_died { "kernel died" } else { "not mounted" };

@@ -21,6 +21,8 @@ use crate::{
 
 /// Version of the record format.
 pub const FORM: u32 = 2;
+/// Maximum number of lost writes that are listed for a broken promise.
+pub(super) const LOST_WRITES: usize = 8;
 /// Folder of the records within a study's directory.
 const FOLDER: &str = "power-cuts";
 
@@ -143,6 +145,25 @@ pub struct Broken {
     pub required: String,
     /// The state that was found.
     pub found: String,
+    /// Writes that the card got before the promise was in force and lost, at most [`LOST_WRITES`]: evidence that the file
+    /// system promised too early, or that the card ignored a flush. Without one, the card had all that was promised.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_writes: Vec<LostWrite>,
+}
+
+/// A write that a card lost, or of which it kept a part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostWrite {
+    /// Number of the request.
+    pub request: usize,
+    /// Offset in bytes.
+    pub offset_bytes: u64,
+    /// Length in bytes.
+    pub length_bytes: u64,
+    /// Number of the last flush before the promise, if it was sent before this write was answered: such a flush does not
+    /// cover the write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early_flush: Option<usize>,
 }
 
 impl CutReport {

@@ -168,7 +168,7 @@ impl Task {
             true => self.check(&device)?,
             false => (Check::NotChecked { why: "the volume was not mounted".into() }, DirtyMark::Absent),
         };
-        Ok(compare(&self.file_system.kind, recording, &cut, id, aftermath, checked))
+        Ok(compare(&self.file_system.kind, recording, (&cut, &fates), id, aftermath, checked))
     }
 
     /// Has a volume checked. A mark that only says that the volume was in use is cleared before.
@@ -307,7 +307,7 @@ pub fn replay(task: &Task, id: &CutId, keep: Option<&Path>) -> Result<CutReport,
 fn compare(
     file_system: &str,
     recording: &Recording,
-    cut: &Cut,
+    (cut, fates): (&Cut, &[Fate]),
     id: &CutId,
     aftermath: Aftermath,
     (check, dirty_mark): (Check, DirtyMark),
@@ -343,17 +343,19 @@ fn compare(
             *report.kept.entry(promise.kind).or_default() += 1;
             continue;
         };
+        let since_request = recording.before_step[promise.from];
         let made_by = promise.from.checked_sub(1).map(|step| &script.steps[step].op);
         report.broken.push(Broken {
             promise: number,
             kind: promise.kind,
             is_promised: promise.kind.is_promised_by(file_system),
             path: promise.path.clone(),
-            since_request: recording.before_step[promise.from],
+            since_request,
             made_by: made_by.map(|op| format!("{op:?}").chars().take(OP_CHARS).collect()).unwrap_or_default(),
             fault,
             required: required(&promise.must),
             found,
+            lost_writes: recording.log.lost_writes(since_request, fates),
         });
     }
     report
