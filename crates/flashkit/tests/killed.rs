@@ -19,7 +19,7 @@ use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal},
 };
-use support::place::{PATIENCE, PROGRAM, Place, skipped, succeeded};
+use support::place::{PATIENCE, PROGRAM, Place, skipped};
 
 /// Opens the connections of a process to the kernel once more. So they stay open when it is killed, as by a thread that
 /// waits for the kernel's write-back.
@@ -41,15 +41,22 @@ fn pid(process: u32) -> Pid {
     Pid::from_raw(process as i32).expect("a process")
 }
 
-/// Returns the process that watches over another one.
+/// Returns the process that watches over another one, once it catches signals.
 fn watcher_of(process: u32) -> u32 {
     let start = format!("flashkit\0mount\0--watches\0{process}\0");
     let is_it = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().starts_with(&start)
     };
+    let catches = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
+        caught >> (Signal::USR1.as_raw() - 1) & 1 == 1
+    };
     wait_for(|| {
         let entries = fs::read_dir("/proc").expect("there is /proc");
-        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).find(is_it)
+        let mut processes = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        processes.find(is_it).filter(catches)
     })
 }
 
@@ -75,7 +82,11 @@ fn assert_ended(path: PathBuf) {
 }
 
 fn umount(place: &Place, flags: &[&str]) {
-    succeeded(&Command::new("umount").args(flags).arg(place.dir()).output().expect("there is umount"));
+    // A process that another test has just forked holds copies of our files until it calls exec.
+    wait_for(|| {
+        let status = Command::new("umount").args(flags).arg(place.dir()).status().expect("there is umount");
+        status.success().then_some(())
+    });
 }
 
 #[test]
@@ -160,7 +171,11 @@ fn a_mount_that_is_killed_while_the_kernel_writes_back_ends() {
     (&file).write_all(&vec![7; 64 << 20]).unwrap();
     let (sender, answers) = mpsc::channel();
     // The mount asks the kernel for its dirty pages first.
-    std::thread::spawn(move || sender.send(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0))));
+    std::thread::spawn(move || {
+        let found = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0));
+        drop(file);
+        sender.send(found)
+    });
     std::thread::sleep(Duration::from_millis(20));
     rustix::process::kill_process(pid(daemon), Signal::KILL).unwrap();
     // It may have been done before.
@@ -204,17 +219,15 @@ fn a_watcher_that_comes_late_leaves_a_later_mount_alone() {
     }
     let place = Place::new(64);
     place.mount();
-    let watcher = watcher_of(place.daemon().expect("somebody answers"));
-    rustix::process::kill_process(pid(watcher), Signal::STOP).unwrap();
+    let mounts = block::mounts().unwrap();
+    let device = mounts.iter().find(|mount| mount.dir == place.dir()).expect("it is mounted").device;
+    let (file, word) = fuse::Watched::open(&place.dir(), device).unwrap().into_parts();
     place.signal("KILL");
     place.wait_for_end();
     umount(&place, &[]);
     place.mount();
-    rustix::process::kill_process(pid(watcher), Signal::CONT).unwrap();
-    // Of an ended process there is no command line.
-    wait_for(|| {
-        fs::read(format!("/proc/{watcher}/cmdline")).map_or(true, |line| line.is_empty()).then_some(())
-    });
+    // The new mount has the same number, unless another one has come first.
+    fuse::Watched::from_parts(file, &word).expect("a word of it").abort().unwrap();
     fs::write(place.path("file"), "x").expect("the mount goes on");
     place.unmount();
     place.assert_clean();
