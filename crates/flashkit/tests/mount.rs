@@ -312,12 +312,14 @@ fn the_reason_for_stopped_writes_is_reported() {
         "mkdir host; mount -t tmpfs -o size=4M tmpfs host; cp --sparse=always image host/image
          {PROGRAM} mount -f host/image mnt 2> said & pid=$!
          until mountpoint -q mnt; do sleep 0.01; done
-         ! dd if=/dev/urandom of=mnt/big bs=1M count=16 conv=fsync 2> /dev/null
+         ! LC_ALL=C dd if=/dev/urandom of=mnt/big bs=1M count=16 conv=fsync 2> dd
          umount mnt; wait $pid || echo $? > status"
     );
     let run = Command::new("bash").args(["-euc", &script]).current_dir(place.0.path()).output().unwrap();
     let _ = Command::new("umount").arg("-l").arg(host).status();
     succeeded(&run);
+    let error = fs::read_to_string(place.0.path().join("dd")).unwrap();
+    assert!(error.lines().next().is_some_and(|first| first.contains("No space left")), "{error}");
     let said = fs::read_to_string(place.0.path().join("said")).unwrap();
     assert_eq!(said.matches("writing has stopped").count(), 1, "{said}");
     assert!(said.contains("No space left") && said.contains("could not be unmounted cleanly"), "{said}");

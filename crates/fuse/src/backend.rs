@@ -187,10 +187,12 @@ impl Handler for Adapter {
             // ENOSYS, it sends no more. Before Linux 5.9 (so surely before 7.32) it then skips that
             // write-back, too.
             opcode::FLUSH if request.negotiated.minor < 32 => Ok(()),
-            opcode::FSYNC => self.fsync(request),
+            opcode::FSYNC => self.fsync(request).map_err(|errno| fs.cause_of_loss(errno)),
             opcode::FSYNCDIR if self.is_remounted_read_only() => fs.rest(),
-            opcode::FSYNCDIR => fs.fsync(ino, content::sync_scope(request)?),
-            opcode::SYNCFS => fs.sync(),
+            opcode::FSYNCDIR => {
+                fs.fsync(ino, content::sync_scope(request)?).map_err(|errno| fs.cause_of_loss(errno))
+            }
+            opcode::SYNCFS => fs.sync().map_err(|errno| fs.cause_of_loss(errno)),
             opcode::READDIR => self.list(request, output),
             opcode::READDIRPLUS => self.list_with_facts(request, output),
             opcode::SETXATTR => self.set_xattr(request),

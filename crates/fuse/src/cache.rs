@@ -250,6 +250,7 @@ impl KernelCache {
     ) -> Result<()> {
         let mode = WriteMode { origin: WriteOrigin::Cache(self.files.limits_of_writer(ino)), ..mode };
         let written = self.fs.write(caller, ino, offset, data, mode);
+        let written = written.map_err(|errno| self.fs.cause_of_loss(errno));
         written.inspect_err(|errno| self.files.record_failure(ino, *errno))
     }
 }

@@ -36,7 +36,12 @@ pub fn of(error: &f2fs::Error) -> Errno {
 
 /// Returns the errno for an I/O error of the device: ENOSPC, EFBIG or EIO.
 pub fn of_device(error: &io::Error) -> Errno {
-    match error.kind() {
+    of_failure(error.kind())
+}
+
+/// Returns the errno for a kind of I/O errors of the device.
+pub fn of_failure(kind: io::ErrorKind) -> Errno {
+    match kind {
         // The image is sparse and the host's file system is full.
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Errno::NOSPC,
         // The image reaches beyond the file size limit of this process (`RLIMIT_FSIZE`).

@@ -228,6 +228,16 @@ impl FileSystem {
         self.quiet_read_lock().map_or_else(|_| self.end.get()?.failure.clone(), reason)
     }
 
+    /// Returns the errno for the loss of changes that were accepted: in place of `EROFS`, that of the write to the device
+    /// which failed and stopped all others. A program that wrote before should learn that the device is full, for instance.
+    pub fn cause_of_loss(&self, errno: Errno) -> Errno {
+        let cause = |volume: Reading<'_>| volume.write_failure().map(errno::of_failure);
+        match errno {
+            Errno::ROFS => self.quiet_read_lock().ok().and_then(cause).unwrap_or(errno),
+            other => other,
+        }
+    }
+
     /// Records the message of a panic in an operation.
     pub fn record_fault(&self, message: String) {
         // The first one is kept, because it may be the cause of later ones.

@@ -14,7 +14,7 @@ mod raw_pack;
 mod superblock;
 pub(crate) mod superblock_copies;
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, io::ErrorKind, sync::Arc};
 
 use block::{Device, Overlay};
 use fscrypt::{Key, KeyName};
@@ -49,6 +49,8 @@ pub(crate) struct Disk {
     node_format: NodeFormat,
     options: Options,
     access: Access,
+    /// The first failure of a write after which changes are refused.
+    write_failure: Option<ErrorKind>,
     /// The newest checkpoint on the device; `pack` is the checkpoint pack that holds it.
     checkpoint: Checkpoint,
     pack: u8,
@@ -74,6 +76,7 @@ impl Disk {
             node_format: NodeFormat::of(&superblock),
             superblock,
             access,
+            write_failure: None,
             opened_seconds: (options.clock)().seconds,
             mounted_seconds: checkpoint.elapsed_seconds,
             options,
@@ -171,6 +174,11 @@ impl Disk {
         }
     }
 
+    /// The kind of the first failure of a write after which changes are refused.
+    pub(crate) fn write_failure(&self) -> Option<ErrorKind> {
+        self.write_failure
+    }
+
     /// Returns an error if the volume refuses changes.
     pub(crate) fn require_writable(&self) -> Result<()> {
         match &self.access {
@@ -186,7 +194,8 @@ impl Disk {
 
     /// Makes the volume refuse changes after a failed write: the content of the device is no longer known.
     pub(crate) fn fail_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
-        if let Err(error @ Error::Io { .. }) = &result {
+        if let Err(error @ Error::Io { source, .. }) = &result {
+            self.write_failure.get_or_insert(source.kind());
             self.access = Access::ReadOnly(format!("a write failed: {error}").into());
         }
         result

@@ -187,6 +187,12 @@ impl Engine {
         self.disk().read_only_reason()
     }
 
+    /// The kind of the write to the device whose failure made the volume [refuse changes](Self::read_only_reason), if one
+    /// did.
+    pub fn write_failure(&self) -> Option<std::io::ErrorKind> {
+        self.disk().write_failure()
+    }
+
     fn disk(&self) -> &Disk {
         self.segments().disk()
     }

@@ -93,9 +93,8 @@ impl Segments {
             // An error is left to the next call, which meets it again.
             let Ok(block) = self.allocate(log, owner(count)) else { break };
             next = block.next;
-            if self.push(log, block, bytes).is_err() {
-                break;
-            }
+            // No next call meets the failure of a write: the volume then refuses changes.
+            self.push(log, block, bytes)?;
             count += 1;
         }
         Ok((first, count))

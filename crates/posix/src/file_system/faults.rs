@@ -355,6 +355,21 @@ fn an_allocation_that_fails_after_a_part_leaves_the_size() {
     assert_eq!(stat.size, 0);
 }
 
+/// The kernel writes back several parts of a file at once, and the last error counts.
+#[test]
+fn the_loss_of_accepted_data_has_the_errno_of_the_write_that_failed() {
+    let (is_full, fs, ino) = on_full_host(Settings::default(), OnError::ReadOnly);
+    assert_eq!(fs.cause_of_loss(Errno::ROFS), Errno::ROFS, "nothing has failed");
+    is_full.store(true, Ordering::Relaxed);
+    let write = |n: u64| fs.write(ROOT_USER, ino, n << 20, &[1; 1 << 20], WriteMode::default());
+    let failed = (0..64).map(write).find_map(Result::err);
+    assert_eq!(failed, Some(Errno::NOSPC));
+    is_full.store(false, Ordering::Relaxed);
+    let later = write(100).unwrap_err();
+    assert_eq!((later, fs.cause_of_loss(later)), (Errno::ROFS, Errno::NOSPC));
+    assert_eq!(fs.cause_of_loss(Errno::DQUOT), Errno::DQUOT);
+}
+
 /// With the bits, others could execute what is left as the owner.
 #[test]
 fn a_truncation_that_fails_half_way_has_cleared_the_set_user_id_bit() {
