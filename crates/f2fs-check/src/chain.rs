@@ -1,4 +1,8 @@
 //! The chain of nodes that fsyncs wrote after the checkpoint.
+//!
+//! No block that is in use at a checkpoint goes to another file before the next one: Linux frees it only then, and copies blocks
+//! of the checkpoint where it moves ranges. Atomic writes take blocks over from an orphan, which roll-forward removes first. So a
+//! node of the chain that names a block of another file is damaged. Roll-forward would take the block from its owner.
 
 use f2fs::{
     Place,
@@ -10,10 +14,12 @@ use f2fs::{
         sit::SegmentType,
         superblock::Features,
     },
-    units::BlockAddr,
+    units::{BlockAddr, Ino},
 };
 
-use crate::{Kind, checker::Checker, inodes::has_map, reader::read_runs};
+use crate::{
+    Finding, Kind, checker::Checker, inodes::has_map, reader::read_runs, segments::Content, table::fact,
+};
 
 impl Checker<'_> {
     /// Follows the chain. A loop is found without a list of the visited nodes (Brent's algorithm). While checkpoints are
@@ -35,6 +41,7 @@ impl Checker<'_> {
             if !wrong {
                 wrong = self.check_chain_node(addr, &node);
             }
+            self.check_owners_of_chain(addr, &node);
             if steps == limit {
                 (mark, steps, limit) = (Some(addr), 0, limit * 2);
             }
@@ -103,6 +110,48 @@ impl Checker<'_> {
         let known = format!("it names {outside}, outside the main area");
         self.add(Kind::ChainAddress, Place::Node(node.nid(), at), known);
         true
+    }
+}
+
+impl Checker<'_> {
+    /// Tells the addresses in a node of the chain that name blocks of other files.
+    fn check_owners_of_chain(&mut self, at: BlockAddr, node: &NodeBlock) {
+        let (mut first, mut count) = (None, 0);
+        for index in 0..named_count(self.geometry.block_size, node) {
+            let addr = node.addr(index);
+            if !self.segments.is_marked(addr) || !self.segments.is_claimed(addr) {
+                continue;
+            }
+            let Some(owner) = self.owner_before_chain(addr).filter(|owner| *owner != node.ino()) else {
+                continue;
+            };
+            if self.report.note_foreign(at, index) {
+                first.get_or_insert((addr, owner));
+                count += 1;
+            }
+        }
+        let Some((addr, owner)) = first else { return };
+        let known =
+            format!("it names {addr}, which belongs to {owner} at the checkpoint; so do {count} addresses");
+        let finding = Finding::new(Kind::ChainAddress, Place::Node(node.nid(), at), known);
+        self.report.add(finding.repaired_by("clear the addresses"));
+    }
+
+    /// The file that has a block at the checkpoint: by the summary of the block and the node that this names, or by the NAT.
+    /// `None` for an orphan.
+    fn owner_before_chain(&mut self, addr: BlockAddr) -> Option<Ino> {
+        let owned = self.summaries.owner(&self.io, addr);
+        let ino = match owned.filter(|owned| owned.content == Content::Data) {
+            Some(owned) => self.named_place(owned.owner).filter(|place| place.stored == addr)?.ino,
+            None => {
+                // A checkpoint without an unmount has no summaries of the node logs.
+                let footer = NodeFooter::of(&self.cache.block(&self.io, addr).ok()?);
+                let entry = self.table.find(footer.nid)?;
+                (self.table.addr(entry) == addr).then(|| self.table.ino(entry))?
+            }
+        };
+        let entry = self.table.find_inode(ino)?;
+        (!self.table.has(entry, fact::ORPHAN)).then_some(ino)
     }
 }
 

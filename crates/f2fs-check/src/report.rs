@@ -1,8 +1,8 @@
 //! The result of a check.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use f2fs::units::Ino;
+use f2fs::units::{BlockAddr, Ino};
 
 use crate::{Certainty, Finding, Fix, Kind, Loss, Severity};
 
@@ -56,6 +56,8 @@ pub struct Report {
     losses: BTreeMap<Loss, u64>,
     /// Files whose link count a change sets: the stored number, and the new one.
     links: BTreeMap<Ino, (u32, u32)>,
+    /// Addresses in the chain of fsynced nodes that name blocks of other files: the block of the node, and the index.
+    foreign: BTreeSet<(BlockAddr, usize)>,
     /// Sums over the volume.
     pub sums: Sums,
     /// The reason why the check ended early, if it did: without a superblock or checkpoint nothing else can be
@@ -141,6 +143,16 @@ impl Report {
     /// Returns the files whose link count a change sets, with the stored number and the new one.
     pub(crate) fn links(&self) -> &BTreeMap<Ino, (u32, u32)> {
         &self.links
+    }
+
+    /// Notes that an address of a fsynced node names a block of another file. Returns false if there are too many.
+    pub(crate) fn note_foreign(&mut self, node: BlockAddr, index: usize) -> bool {
+        self.foreign.len() < FIXES_MAX && self.foreign.insert((node, index))
+    }
+
+    /// Returns true if an address of a fsynced node names a block of another file.
+    pub(crate) fn is_foreign(&self, node: BlockAddr, index: usize) -> bool {
+        self.foreign.contains(&(node, index))
     }
 
     /// Returns the losses that the changes bring, with their numbers.

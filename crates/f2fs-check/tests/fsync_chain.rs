@@ -31,8 +31,14 @@ fn path(n: usize) -> String {
 
 /// A volume on which files were fsynced after the last checkpoint. Returns their inodes with the addresses of their nodes.
 fn fsynced() -> (Damaged, Vec<(Ino, BlockAddr)>) {
+    fsynced_after(|_| {})
+}
+
+/// A volume that has been changed before the checkpoint, on which files were fsynced after it.
+fn fsynced_after(change: impl FnOnce(&mut Engine)) -> (Damaged, Vec<(Ino, BlockAddr)>) {
     let d = Damaged::new();
     let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
+    change(&mut volume);
     volume.begin(Caller::ADMIN).create(ROOT, b"checkpointed", &NewNode::new(0o100_644)).unwrap();
     volume.checkpoint().unwrap();
     // The log goes on after the checkpoint: the first node follows there.
@@ -59,8 +65,11 @@ fn fsynced() -> (Damaged, Vec<(Ino, BlockAddr)>) {
 
 fn plan_of(d: &Damaged) -> Plan {
     let device: Arc<dyn Device> = d.device.clone();
-    let Planned::Repair(plan) = plan(&device, NOW, &mut |_| {}).unwrap() else { panic!("a repair") };
-    plan
+    match plan(&device, NOW, &mut |_| {}).unwrap() {
+        Planned::Repair(plan) => plan,
+        Planned::Clean(report) => panic!("nothing to repair: {}", support::lines(&report)),
+        Planned::Refused(refusal) => panic!("{}\n{}", refusal.reason, support::lines(&refusal.report)),
+    }
 }
 
 /// Repairs a volume and returns the files that are there with their content.
@@ -162,10 +171,8 @@ fn an_impossible_address_of_the_root_costs_no_fsync() {
     assert!(losses.is_empty(), "{losses:?}");
 }
 
-#[test]
-fn an_impossible_address_in_the_chain_costs_one_block() {
-    let (d, nodes) = fsynced();
-    let (ino, addr) = nodes[3];
+/// Puts the second address of the file with the number 3 into its node.
+fn put_second_address(d: &Damaged, (ino, addr): (Ino, BlockAddr), second: BlockAddr) {
     let node = d.block(addr);
     let is_data = |word: &[u8]| {
         let addr = BlockAddr(u32::from_le_bytes(word.try_into().unwrap()));
@@ -173,8 +180,50 @@ fn an_impossible_address_in_the_chain_costs_one_block() {
     };
     // The extent names the first block, too.
     let first = 360 + 4 * node[360..].chunks_exact(4).position(is_data).expect("the address of its data");
-    d.put(addr, first + 4, &5u32.to_le_bytes());
+    d.put(addr, first + 4, &second.0.to_le_bytes());
     d.seal_at(ino, addr);
+}
+
+/// Roll-forward took the block from its owner, and nothing was told.
+#[test]
+fn an_address_of_another_files_block_in_the_chain_costs_that_file_nothing() {
+    for of_node in [false, true] {
+        let (d, nodes) = fsynced();
+        let before = contents(&d.device);
+        let plain = d.ino("/plain");
+        put_second_address(&d, nodes[3], if of_node { d.addr(plain.into()) } else { d.data(plain, 2) });
+        let (kept, losses) = kept(&d);
+        assert_eq!(kept, (0..FILES).filter(|n| *n != 3).collect::<Vec<_>>(), "{losses:?}");
+        assert_eq!(losses, ["up to 1 blocks of files are lost, because nothing tells their addresses"]);
+        let (mut after, of_chain) = (contents(&d.device), format!("{:?}", path(3)));
+        let mut before = before;
+        assert!(before.remove(&of_chain).is_some() && after.remove(&of_chain).is_some());
+        assert_eq!(before, after, "{of_node}");
+    }
+}
+
+/// So do atomic writes of Linux, with the blocks of their temporary file.
+#[test]
+fn a_block_of_an_orphan_in_the_chain_belongs_to_the_fsynced_file() {
+    let mut block = BlockAddr::NULL;
+    let (d, nodes) = fsynced_after(|volume| {
+        let temporary = volume.begin(Caller::ADMIN).create_nameless(ROOT, &NewNode::new(0o100_644)).unwrap();
+        volume.begin(Caller::ADMIN).write(temporary, 0, &[3; BLOCK]).unwrap();
+        volume.checkpoint().unwrap();
+        block = volume.address(&volume.inode(temporary).unwrap(), 0).unwrap();
+    });
+    put_second_address(&d, nodes[3], block);
+    let report = support::report(d.device.clone());
+    assert_eq!(report.count(Kind::ChainAddress), 0, "{}", support::lines(&report));
+    d.put_inode(d.ino("/far"), 12, &9u32.to_le_bytes());
+    let losses = keeps_all(&d, "a block of an orphan");
+    assert!(!losses.iter().any(|loss| loss.contains("blocks")), "{losses:?}");
+}
+
+#[test]
+fn an_impossible_address_in_the_chain_costs_one_block() {
+    let (d, nodes) = fsynced();
+    put_second_address(&d, nodes[3], BlockAddr(5));
     let (kept, losses) = kept(&d);
     assert_eq!(kept, (0..FILES).filter(|n| *n != 3).collect::<Vec<_>>(), "{losses:?}");
     assert_eq!(losses, ["up to 1 blocks of files are lost, because nothing tells their addresses"]);

@@ -42,12 +42,13 @@ const CLEARED_MAX: usize = 1 << 14;
 pub struct Corrected {
     /// The device with the corrections.
     pub device: Arc<dyn Device>,
-    /// Number of addresses of fsynced blocks that are cleared, because they lie outside the main area.
+    /// Number of addresses of fsynced blocks that are cleared, because they lie outside the main area, or belong to other
+    /// files.
     pub cleared: u64,
 }
 
 /// Puts corrections over a device: an orphan list without wrong entries, the entries of NAT and SIT according to the check,
-/// and a chain of fsynced nodes without addresses outside the main area.
+/// and a chain of fsynced nodes without addresses outside the main area or of other files' blocks.
 ///
 /// # Errors
 /// [`Error::Corrupt`] without usable tables, or if the chain has more wrong nodes than are followed.
@@ -55,9 +56,9 @@ pub fn corrected(device: &Arc<dyn Device>, report: &Report, segments: &Segments)
     let tables = Tables::read(device.clone())?;
     let overlay: Arc<dyn Device> = Arc::new(Overlay::new(device.clone()));
     let io = Io::new(overlay.clone(), tables.geometry.block_size);
-    let correction = Correction { tables, io };
-    correction.orphans(report)?;
-    correction.nat(report.fixes())?;
+    let correction = Correction { tables, io, report };
+    correction.orphans()?;
+    correction.nat()?;
     let (named, cleared) = correction.chain()?;
     correction.sit(segments, &named)?;
     Ok(Corrected { device: overlay, cleared })
@@ -78,17 +79,20 @@ pub fn chain(tables: &Tables) -> Vec<Place> {
     nodes
 }
 
-struct Correction {
+struct Correction<'a> {
     /// The tables of the device.
     tables: Tables,
     /// Access to the overlay.
     io: Io,
+    /// The result of the check.
+    report: &'a Report,
 }
 
-impl Correction {
+impl Correction<'_> {
     /// Takes wrong entries out of the list of orphans, which may name files in use. The pack on the device stays: the
     /// checkpoint after roll-forward has a list of its own.
-    fn orphans(&self, report: &Report) -> Result<()> {
+    fn orphans(&self) -> Result<()> {
+        let report = self.report;
         let wrong: HashSet<u32> = report.fixes().iter().filter_map(wrong_orphan).collect();
         if wrong.is_empty() && report.count(Kind::OrphanBlock) == 0 {
             return Ok(());
@@ -106,7 +110,8 @@ impl Correction {
     }
 
     /// Sets the entries of the NAT that the check restores, in the journal or else in the table.
-    fn nat(&self, fixes: &[Fix]) -> Result<()> {
+    fn nat(&self) -> Result<()> {
+        let fixes = self.report.fixes();
         let size = self.tables.geometry.block_size;
         let entry = |fix: &Fix| match *fix {
             Fix::Nat { nid, ino, addr } => {
@@ -174,7 +179,7 @@ impl Correction {
         (!is_right).then(|| SitEntry { kind, valid_blocks, map, mtime: mtime() })
     }
 
-    /// Walks through the chain, and clears addresses outside the main area. Returns the blocks that are in use after the
+    /// Walks through the chain, and clears addresses outside the main area and of other files' blocks. Returns the blocks that are in use after the
     /// chain: its nodes, and those that they name, with the number of cleared addresses.
     fn chain(&self) -> Result<(Bitmap, u64)> {
         let geometry = self.tables.geometry;
@@ -190,7 +195,7 @@ impl Correction {
             let mut wrong = 0;
             for n in 0..named_count(geometry.block_size, &node) {
                 let to = node.addr(n);
-                if geometry.in_main(to) {
+                if geometry.in_main(to) && !self.report.is_foreign(addr, n) {
                     named.set(index(&geometry, to));
                 } else if to.is_real() {
                     node.set_addr(n, BlockAddr::NULL);
