@@ -34,7 +34,10 @@ use crate::{
     quotas::Quotas,
     reader::Cache,
     remake::{LostInodes, Named},
-    repair::{self, set_aside},
+    repair::{
+        self,
+        set_aside::{self, Mended},
+    },
     segments::Segments,
     shared::SharedBlocks,
     summaries::Summaries,
@@ -85,6 +88,11 @@ pub(crate) fn examine(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Examined> {
     let (mut first, segments) = examine_by_first(device.clone(), counts, progress)?;
+    if counts == Counts::Stored && first.count(Kind::CheckpointInvalid) > 0 {
+        if let Some(mended) = set_aside::mended(&device) {
+            return examine_with_mended_pack(&device, &mended, first, progress);
+        }
+    }
     if first.ended_early.is_some() && segments.is_none() {
         return match superblocks::with_counted_extensions(&device) {
             Some(bytes) => {
@@ -92,11 +100,6 @@ pub(crate) fn examine(
             }
             None => Ok((first, segments)),
         };
-    }
-    if counts == Counts::Stored && first.count(Kind::CheckpointInvalid) > 0 {
-        if let Some(requests) = set_aside::requests(&device) {
-            return examine_with_set_aside(repair::over(&device, &requests)?, first, progress);
-        }
     }
     if first.count(Kind::SuperblocksDiffer) == 0 {
         return Ok((first, segments));
@@ -136,18 +139,28 @@ fn examine_with_extensions(
     Ok((report, segments))
 }
 
-/// Examines a volume whose newest pack has an impossible number of segments set aside, on a device where it has that of the older
-/// pack.
-fn examine_with_set_aside(
-    device: Arc<dyn Device>,
+/// Examines a volume whose newest pack has an impossible number, on a device where it has another one.
+fn examine_with_mended_pack(
+    device: &Arc<dyn Device>,
+    mended: &Mended,
     unusable: Report,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Examined> {
-    let (mut report, segments) = examine_by_first(device, Counts::Stored, progress)?;
+    let state = repair::over(device, &mended.requests)?;
+    let (mut report, segments) = examine_by_first(state, Counts::Stored, progress)?;
+    // A chain that is there proves the segment of its log.
+    let loss = mended.loss.filter(|_| report.count(Kind::ChainPending) == 0);
     for finding in unusable.findings().iter().filter(|finding| finding.kind == Kind::CheckpointInvalid) {
-        report.add(finding.clone().repaired_by("take the numbers of segments from the older pack"));
+        let finding = finding.clone().repaired_by(mended.repair);
+        report.add(match loss {
+            Some(_) => finding.with_certainty(Certainty::Unclear),
+            None => finding,
+        });
     }
-    report.fix(Fix::TakeSegmentsSetAside);
+    if let Some(loss) = loss {
+        report.lose(loss);
+    }
+    report.fix(Fix::MendNewestPack);
     Ok((report, segments))
 }
 

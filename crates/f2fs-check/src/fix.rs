@@ -121,8 +121,8 @@ pub enum Fix {
         /// The whole content.
         content: Vec<u8>,
     },
-    /// Takes the numbers of segments that are set aside from the older pack to the newest one.
-    TakeSegmentsSetAside,
+    /// Puts another number in place of the only impossible one in the newest pack.
+    MendNewestPack,
     /// Counts the extensions in the lists of the first superblock.
     CountExtensions,
     /// Copies the second superblock over the first.

@@ -4,6 +4,10 @@
 const CHECKPOINT: &str =
     "the changes of the newest checkpoint, and of fsyncs after it, are lost: its pack is damaged";
 
+/// The sentence about fsyncs after the checkpoint.
+const FSYNCS: &str =
+    "the changes of fsyncs after the last checkpoint are lost: nothing tells where they begin";
+
 /// Content that a change of a repair gives up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loss {
@@ -47,6 +51,8 @@ pub(crate) enum Loss {
     Older,
     /// The certainty that a file still had a block which it names.
     Freed,
+    /// Fsyncs after the checkpoint, of which nothing tells the place.
+    Fsyncs,
     /// A checkpoint that was newer than the one that counts.
     Checkpoint,
 }
@@ -89,6 +95,7 @@ impl Loss {
                      count them"
                 )
             }
+            Loss::Fsyncs => FSYNCS.into(),
             Loss::Checkpoint => CHECKPOINT.into(),
             Loss::Attributes
             | Loss::Context

@@ -368,3 +368,17 @@ fn a_whole_chain_has_no_gap() {
     let (d, _) = fsynced();
     assert_eq!(support::report(d.device.clone()).count(Kind::ChainGap), 0);
 }
+
+/// Fsyncs begin at the log of warm nodes.
+#[test]
+fn a_log_of_warm_nodes_in_the_segment_of_another_log_loses_no_fsync_in_silence() {
+    let log_segments = 36;
+    for other in [SegmentType::HotNode, SegmentType::ColdNode, SegmentType::WarmData] {
+        let (d, _) = fsynced();
+        let segment = d.checkpoint().1.logs[other.index()].segment;
+        d.put_checkpoint(log_segments + 4, &segment.0.to_le_bytes());
+        let (kept, losses) = kept(&d);
+        let are_told = losses.iter().any(|loss| loss.contains("nothing tells where they begin"));
+        assert!(kept.len() == FILES || are_told, "{other}: {kept:?}, {losses:?}");
+    }
+}

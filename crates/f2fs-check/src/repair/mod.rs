@@ -12,6 +12,7 @@
 mod census;
 mod corrected;
 mod edits;
+mod log_segments;
 mod logs;
 mod moves;
 mod names;
@@ -154,8 +155,8 @@ pub fn plan(device: &Arc<dyn Device>, now: Time, progress: &mut dyn FnMut(Progre
         superblock_copies::second_over_first(device)?
     } else if report.fixes().contains(&Fix::CountExtensions) {
         superblock_copies::with_counted_extensions(device)?
-    } else if report.fixes().contains(&Fix::TakeSegmentsSetAside) {
-        set_aside::requests(device).unwrap_or_default()
+    } else if report.fixes().contains(&Fix::MendNewestPack) {
+        set_aside::mended(device).map(|mended| mended.requests).unwrap_or_default()
     } else {
         return plan_by_first(device, (report, segments), now, progress);
     };

@@ -1,50 +1,93 @@
-//! A newest pack with an impossible number of segments set aside, which no checkpoint changes: the older pack tells it.
+//! A newest pack that is whole and has an impossible number: of segments set aside, which no checkpoint changes, or of the segment
+//! of a log. The older pack tells it, or nothing but the next blocks of the log depends on it.
 
 use std::{mem::offset_of, sync::Arc};
 
 use block::{Device, Request};
 use f2fs::{
     engine::{Geometry, Io, RawPack},
-    format::checkpoint::{Checkpoint, block_crc, newest, raw},
+    format::{
+        checkpoint::{Checkpoint, block_crc, newest, raw},
+        superblock::Superblock,
+    },
 };
 
-use super::transfer::{flush, write_at};
-use crate::{Report, superblocks};
+use super::{
+    log_segments,
+    transfer::{flush, write_at},
+};
+use crate::{Loss, Report, superblocks};
 
 /// Bytes of the head with the numbers of segments that are set aside.
 const SET_ASIDE: std::ops::Range<usize> =
     offset_of!(raw::Checkpoint, rsvd_segment_count)..offset_of!(raw::Checkpoint, free_segment_count);
 
-/// Returns the requests that make the newest pack usable, if both packs are whole, the older one is usable, and the newest is
-/// with the numbers of the older one: at any time it has a whole end.
-pub fn requests(device: &Arc<dyn Device>) -> Option<Vec<Request>> {
+/// A newest pack that becomes usable.
+pub struct Mended {
+    /// The requests that make it so: at any time it has a whole end.
+    pub requests: Vec<Request>,
+    /// The repair as text.
+    pub repair: &'static str,
+    /// The loss that comes with it, unless fsyncs after the checkpoint are there.
+    pub loss: Option<Loss>,
+}
+
+/// The newest pack, which cannot be used, and the older one.
+pub struct Newest<'a> {
+    pub superblock: &'a Superblock,
+    pub geometry: Geometry,
+    pub number: u8,
+    /// First blocks of the newest pack.
+    pub head: &'a [u8],
+    /// The older pack, if it can be used.
+    pub older: Option<&'a Checkpoint>,
+}
+
+impl Newest<'_> {
+    /// The requests that write the head to both ends of the pack, if it is possible.
+    pub fn written(&self, mut head: Vec<u8>) -> Option<Vec<Request>> {
+        let size = self.superblock.block_size.bytes();
+        seal(&mut head[..size]);
+        let mended = Checkpoint::check(&head, self.superblock, self.number).ok()?;
+        if self.older.is_some_and(|older| older.user_blocks != mended.user_blocks) {
+            return None;
+        }
+        let start = self.geometry.pack(self.number).0;
+        let ends = [start + mended.pack_blocks - 1, start];
+        let log = self.superblock.block_size.log();
+        let writes = ends.into_iter().flat_map(|at| [write_at(u64::from(at) << log, &head[..size]), flush()]);
+        Some(writes.collect())
+    }
+}
+
+/// Returns the newest pack as it becomes usable, if it is whole, and possible with one other number.
+pub fn mended(device: &Arc<dyn Device>) -> Option<Mended> {
     let superblock = superblocks::check(device, &mut Report::default()).ok()??;
     let geometry = Geometry::of(&superblock);
     let io = Io::new(device.clone(), superblock.block_size);
     let raws = [0, 1].map(|number| RawPack::read(&io, &geometry, number));
-    let heads = [raws[0].whole().ok()?, raws[1].whole().ok()?];
-    let number = newest(Some(heads[0].version), Some(heads[1].version))?;
+    let versions = raws.each_ref().map(|raw| raw.whole().ok().map(|head| head.version));
+    let number = newest(versions[0], versions[1])?;
     let newer = usize::from(number);
     let blocks = 0..1 + superblock.cp_payload;
-    let older = raws[1 - newer].blocks(blocks.clone()).ok()?;
-    let sound = Checkpoint::check(older, &superblock, 1 - number).ok()?;
-    let mut head = raws[newer].blocks(blocks).ok()?.to_vec();
-    if Checkpoint::check(&head, &superblock, number).is_ok() {
+    let head = raws[newer].blocks(blocks.clone()).ok()?;
+    if Checkpoint::check(head, &superblock, number).is_ok() {
         return None;
     }
-    head[SET_ASIDE].copy_from_slice(&older[SET_ASIDE]);
-    let size = superblock.block_size.bytes();
-    seal(&mut head[..size]);
-    let mended = Checkpoint::check(&head, &superblock, number).ok()?;
-    if mended.user_blocks != sound.user_blocks {
-        return None;
+    let older = versions[1 - newer].and_then(|_| raws[1 - newer].blocks(blocks).ok());
+    let sound = older.and_then(|older| Checkpoint::check(older, &superblock, 1 - number).ok());
+    let newest = Newest { superblock: &superblock, geometry, number, head, older: sound.as_ref() };
+    let set_aside = older.filter(|_| sound.is_some()).and_then(|older| {
+        let mut head = head.to_vec();
+        head[SET_ASIDE].copy_from_slice(&older[SET_ASIDE]);
+        newest.written(head)
+    });
+    match set_aside {
+        Some(requests) => {
+            Some(Mended { requests, repair: "take the numbers of segments from the older pack", loss: None })
+        }
+        None => log_segments::mended(device, &newest),
     }
-    let start = geometry.pack(number).0;
-    let ends = [start + mended.pack_blocks - 1, start];
-    let writes = ends
-        .into_iter()
-        .flat_map(|at| [write_at(u64::from(at) << superblock.block_size.log(), &head[..size]), flush()]);
-    Some(writes.collect())
 }
 
 /// Sets the checksum of a head.

@@ -43,3 +43,45 @@ fn a_newest_pack_that_sets_no_segments_aside_takes_the_numbers_of_the_older_one(
         model::fsck::fsck(&d.device).expect("fsck.f2fs finds nothing");
     }
 }
+
+/// Byte offset of the segment of a log in the head of a pack.
+fn segment_at(log: usize) -> usize {
+    if log < 3 { 84 + 4 * log } else { 36 + 4 * (log - 3) }
+}
+
+/// The older pack counted, without the changes of the newest one.
+#[test]
+fn a_newest_pack_with_two_logs_in_one_segment_counts_with_another_segment_for_one() {
+    let sound = Damaged::new();
+    let before = all_paths(&sound);
+    let logs = sound.checkpoint().1.logs;
+    for (log, other) in (0..6).map(|log| (log, (log + 1) % 6)).chain((0..6).map(|log| (log, (log + 3) % 6))) {
+        let d = Damaged::new();
+        d.put_checkpoint(segment_at(log), &logs[other].segment.0.to_le_bytes());
+        assert_eq!(faults_after_repair(&d, &before), Vec::<String>::new(), "log {log} in that of {other}");
+        model::fsck::fsck(&d.device).expect("fsck.f2fs finds nothing");
+    }
+}
+
+#[test]
+fn a_newest_pack_with_a_log_outside_the_main_area_counts_with_another_segment_for_it() {
+    for log in 0..6 {
+        let d = Damaged::new();
+        let before = all_paths(&d);
+        d.put_checkpoint(segment_at(log), &u32::MAX.to_le_bytes());
+        assert_eq!(faults_after_repair(&d, &before), Vec::<String>::new(), "log {log}");
+    }
+}
+
+/// A volume with one pack was given up.
+#[test]
+fn an_only_pack_with_two_logs_in_one_segment_counts_with_a_free_one() {
+    for (log, other) in [(0, 1), (2, 3), (4, 2), (5, 3)] {
+        let d = Damaged::new();
+        let before = all_paths(&d);
+        let logs = d.checkpoint().1.logs;
+        d.put(d.pack(1 - d.checkpoint().0), 0, &[0; 4096]);
+        d.put_checkpoint(segment_at(log), &logs[other].segment.0.to_le_bytes());
+        assert_eq!(faults_after_repair(&d, &before), Vec::<String>::new(), "log {log} in that of {other}");
+    }
+}
