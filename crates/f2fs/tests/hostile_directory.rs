@@ -60,3 +60,34 @@ fn a_listing_by_path_gives_each_block_once() {
     let entries = volume.read_dir("/dir").expect("a directory");
     assert_eq!(entries.filter(Result::is_ok).count() as u64, NAMES);
 }
+
+/// Readers skip "." and "..". A wrong bit gave a directory such a name, and it was missed by nobody.
+#[test]
+fn a_name_that_damage_turned_into_a_dot_is_told() {
+    for (name, damaged) in [("n", "."), ("nn", "..")] {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let options = mkfs::Options::new([0x5A; 16]);
+        let volume = OpenOptions::new().clock(|| NOW).make(device.clone(), &options).expect("a volume");
+        volume.create_dir_all(format!("/{name}")).expect("there is space");
+        volume.write(format!("/{name}/file"), b"content").expect("there is space");
+        volume.write("/other", b"content").expect("there is space");
+        volume.close().expect("in memory");
+        let slot = |name: &str| [name.as_bytes(), &[0; 8][name.len()..]].concat();
+        let wanted = slot(name);
+        for at in (0..device.geometry().size_bytes).step_by(BLOCK as usize) {
+            let mut block = vec![0; BLOCK as usize];
+            device.read(at, &mut block).expect("in memory");
+            if !block.windows(8).any(|bytes| bytes == slot("other")) {
+                continue;
+            }
+            // The inode of the file has its name as well.
+            let Some(place) = block.windows(8).position(|bytes| bytes == wanted) else { continue };
+            device.write(at + place as u64, damaged.as_bytes()).expect("in memory");
+        }
+        let volume = Engine::open(device, Options::read_only()).expect("the damage lies in a directory");
+        let root = volume.superblock().root_ino;
+        let damage = Walk::default().enter(&volume, root).expect("a directory");
+        assert_eq!(damage.len(), 1, "{name}");
+        assert!(damage[0].to_string().contains(&format!("\"{damaged}\"")), "{}", damage[0]);
+    }
+}

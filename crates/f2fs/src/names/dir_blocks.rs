@@ -21,6 +21,8 @@ pub struct SeenBlocks {
     /// Addresses that were met again.
     repeated: u32,
     dots: Dots,
+    /// The inode of the first "..".
+    parent: Option<Ino>,
 }
 
 /// The entries "." and ".." of a directory, which every directory has.
@@ -82,6 +84,24 @@ impl SeenBlocks {
             Ok(entry) if matches!(&*entry.name, b"." | b"..") => self.dots = Dots::Met,
             Err(_) if matches!(self.dots, Dots::Sought | Dots::Unknown) => self.dots = Dots::NotSought,
             _ => {}
+        }
+    }
+
+    /// Refuses an entry in slot `slot` of a directory that has the name "." or ".." by damage, such as a wrong bit in a
+    /// name of one letter: readers skip these names, and the file or directory behind it would be missed by nobody.
+    pub(super) fn check_dot(&mut self, entry: &DirEntry, dir: Ino, at: Place, slot: usize) -> Result<()> {
+        let wanted = match &*entry.name {
+            b"." => dir,
+            b".." => *self.parent.get_or_insert(entry.ino),
+            _ => return Ok(()),
+        };
+        match entry.ino == wanted {
+            true => Ok(()),
+            false => {
+                let (name, ino) = (entry.name.escape_ascii(), entry.ino);
+                let what = format!("the name \"{name}\" in slot {slot} leads to {ino}, and not to {wanted}");
+                Err(Error::corrupt(at, what))
+            }
         }
     }
 

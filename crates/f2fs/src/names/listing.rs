@@ -162,7 +162,13 @@ impl DirCursor<'_> {
 
     fn take<B: AsRef<[u8]>>(&mut self, area: &Dentries<B>, block: u64) {
         for entry in area.entries_from(self.slot) {
-            let entry = entry.and_then(|entry| self.shown(entry, block));
+            let entry = entry.and_then(|entry| {
+                let slot = entry.slot;
+                let shown = self.shown(entry, block)?;
+                let ino = self.inode.ino();
+                self.seen.check_dot(&shown, ino, Place::Dir(ino, block), slot)?;
+                Ok(shown)
+            });
             self.ready.push_back(self.volume.io().record_corruption(entry));
         }
     }
