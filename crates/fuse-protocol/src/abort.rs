@@ -15,6 +15,9 @@ use rustix::{
 
 /// Place of the file system fusectl, which has a directory for each connection.
 const CONTROL: &str = "/sys/fs/fuse/connections";
+/// Flag of statx(2) for attributes without a request to the file system (Linux, `AT_STATX_DONT_SYNC` in
+/// `include/uapi/linux/fcntl.h`). The libraries for musl lack its name.
+const STATX_DONT_SYNC: u32 = 0x4000;
 
 /// Opens the file that ends the connection of a mount, given by the major and minor number of its device. It belongs to
 /// that mount alone: after the mount has ended, a [write](abort_by) to it has no effect, also if a later mount has the
@@ -61,7 +64,7 @@ pub fn abort_at(dir: &Path, device: (u32, u32), has_ended: impl FnOnce() -> bool
     // mount, so that its number stays its own.
     let root = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     // Without a request to the mount, which nobody would answer.
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let flags = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(STATX_DONT_SYNC);
     let found = rustix::fs::statx(&root, "", flags, StatxFlags::empty())?;
     if (found.stx_dev_major, found.stx_dev_minor) != device || has_ended() {
         return Ok(());
