@@ -18,7 +18,8 @@ use f2fs::{
 };
 
 use crate::{
-    Finding, Kind, checker::Checker, inodes::has_map, reader::read_runs, segments::Content, table::fact,
+    Certainty, Finding, Kind, checker::Checker, inodes::has_map, reader::read_runs, segments::Content,
+    table::fact,
 };
 
 impl Checker<'_> {
@@ -33,8 +34,7 @@ impl Checker<'_> {
         let (mut fsynced, mut wrong, mut loops) = (0u64, false, false);
         while let Some(node) = self.chain_node(addr) {
             if mark == Some(addr) {
-                let at = Place::Block(addr);
-                self.add(Kind::ChainLoop, at, "the chain of fsynced nodes leads back to this node");
+                self.tell_loop(addr, steps);
                 loops = true;
                 break;
             }
@@ -61,11 +61,29 @@ impl Checker<'_> {
         }
     }
 
-    /// Tells nodes that fsyncs wrote behind the end of the chain, in its segment. The block there was damaged, or a power cut
-    /// tore it and kept later ones.
-    fn check_end_of_chain(&mut self, end: BlockAddr) {
+    /// Tells a loop of `count` nodes, which begins at `addr`, and the nodes behind it. A node of the loop was damaged, and the
+    /// chain may have continued there.
+    fn tell_loop(&mut self, addr: BlockAddr, count: u64) {
+        let (mut at, mut last) = (addr, addr);
+        for _ in 0..count {
+            let Some(node) = self.chain_node(at) else { break };
+            at = node.footer().next_addr;
+            last = last.max(at);
+        }
+        let known = "the chain of fsynced nodes leads back to this node";
+        let finding = Finding::new(Kind::ChainLoop, Place::Block(addr), known);
+        let finding = match self.check_end_of_chain(last) {
+            0 => finding,
+            _ => finding.with_certainty(Certainty::Unclear),
+        };
+        self.report.add(finding);
+    }
+
+    /// Tells nodes that fsyncs wrote behind the end of the chain, in its segment, and returns their count. The block there was
+    /// damaged, or a power cut tore it and kept later ones.
+    fn check_end_of_chain(&mut self, end: BlockAddr) -> u64 {
         if !self.geometry.in_main(end) {
-            return;
+            return 0;
         }
         let (segment, offset) = self.geometry.position(end);
         let behind = (offset + 1..BLOCKS_PER_SEGMENT as u16).map(|at| self.geometry.block(segment, at));
@@ -87,6 +105,7 @@ impl Checker<'_> {
             );
             self.add(Kind::ChainGap, Place::Block(end), known);
         }
+        count
     }
 
     /// Reads a node of the chain; `None` at its end, or for a node that a power cut tore.

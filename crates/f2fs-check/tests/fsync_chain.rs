@@ -370,15 +370,39 @@ fn a_whole_chain_has_no_gap() {
 }
 
 /// Fsyncs begin at the log of warm nodes.
+/// The nodes of the chain have the checksum of the pack, so they are none of a pack with another number.
 #[test]
-fn a_log_of_warm_nodes_in_the_segment_of_another_log_loses_no_fsync_in_silence() {
-    let log_segments = 36;
-    for other in [SegmentType::HotNode, SegmentType::ColdNode, SegmentType::WarmData] {
+fn a_log_in_the_segment_of_another_log_loses_no_fsync_in_silence() {
+    let log_segments = |kind: SegmentType| match kind.is_node() {
+        true => 36 + 4 * (kind.index() - 3),
+        false => 84 + 4 * kind.index(),
+    };
+    for (log, other) in [
+        (SegmentType::WarmNode, SegmentType::HotNode),
+        (SegmentType::WarmNode, SegmentType::ColdNode),
+        (SegmentType::WarmNode, SegmentType::WarmData),
+        (SegmentType::HotNode, SegmentType::ColdNode),
+        (SegmentType::ColdData, SegmentType::HotData),
+    ] {
         let (d, _) = fsynced();
         let segment = d.checkpoint().1.logs[other.index()].segment;
-        d.put_checkpoint(log_segments + 4, &segment.0.to_le_bytes());
+        d.put_checkpoint(log_segments(log), &segment.0.to_le_bytes());
         let (kept, losses) = kept(&d);
         let are_told = losses.iter().any(|loss| loss.contains("nothing tells where they begin"));
-        assert!(kept.len() == FILES || are_told, "{other}: {kept:?}, {losses:?}");
+        assert!(kept.len() == FILES || are_told, "{log}, {other}: {kept:?}, {losses:?}");
     }
+}
+
+/// A node was written to the place of a later one: the chain leads back, and the nodes behind are out of reach.
+#[test]
+fn fsyncs_behind_a_loop_are_told_and_not_given_up_for_certain() {
+    let (d, nodes) = fsynced();
+    let misdirected = d.block(nodes[1].1);
+    d.device.write(u64::from(nodes[4].1.0) * BLOCK as u64, &misdirected).unwrap();
+    let report = support::report(d.device.clone());
+    let found = report.findings().iter().find(|finding| finding.kind == Kind::ChainLoop).expect("a loop");
+    assert_eq!(found.certainty, Certainty::Unclear, "{}", support::lines(&report));
+    let (kept, losses) = kept(&d);
+    assert!((0..4).all(|n| kept.contains(&n)), "{kept:?}");
+    assert!(losses.iter().any(|loss| loss.contains("behind a damaged or missing node")), "{losses:?}");
 }

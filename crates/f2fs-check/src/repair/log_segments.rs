@@ -2,7 +2,7 @@
 //!
 //! The older pack tells the segment if the log has not moved since. Otherwise the log gets a free one: only its next blocks
 //! depend on it, and the nodes name the owners of the blocks in its former segment. Fsyncs after the checkpoint begin at the
-//! log of warm nodes: without its segment they are lost.
+//! log of warm nodes, and their nodes have the checksum of the pack: with another one they are lost.
 
 use std::{mem::offset_of, sync::Arc};
 
@@ -10,7 +10,7 @@ use block::Device;
 use f2fs::{
     engine::Io,
     format::{
-        checkpoint::{Checkpoint, Flags, raw},
+        checkpoint::{Checkpoint, raw},
         sit::SegmentType,
     },
     units::SegNo,
@@ -22,7 +22,7 @@ use super::{
     tables::Tables,
 };
 use crate::{
-    Loss, Report,
+    Report,
     segments::{Content, Segments},
 };
 
@@ -31,16 +31,15 @@ pub fn mended(device: &Arc<dyn Device>, newest: &Newest<'_>) -> Option<Mended> {
     let choice = Choice { newest, segments: SegmentType::ALL.map(|kind| segment_of(newest.head, kind)) };
     let suspects = choice.suspects()?;
     let older = newest.older.and_then(|older| choice.in_older(&suspects, older));
-    let older = older.and_then(|(kind, segment)| Some((kind, newest.written(choice.head(kind, segment))?)));
-    let (kind, requests, repair) = match older {
-        Some((kind, requests)) => (kind, requests, "take the segment of the log from the older pack"),
+    let older = older.and_then(|(kind, segment)| newest.written(choice.head(kind, segment)));
+    let (requests, repair) = match older {
+        Some(requests) => (requests, "take the segment of the log from the older pack"),
         None => {
             let (kind, segment) = choice.free_segment(device, &suspects)?;
-            (kind, newest.written(choice.head(kind, segment))?, "give the log a free segment")
+            (newest.written(choice.head(kind, segment))?, "give the log a free segment")
         }
     };
-    let may_have_chain = kind == SegmentType::WarmNode && !choice.flags().has(Flags::UMOUNT);
-    Some(Mended { requests, repair, loss: may_have_chain.then_some(Loss::Fsyncs) })
+    Some(Mended { requests, repair, loss: newest.loss() })
 }
 
 struct Choice<'a> {
@@ -116,11 +115,6 @@ impl Choice<'_> {
 
     fn is_log(&self, segment: SegNo) -> bool {
         self.segments.contains(&segment)
-    }
-
-    fn flags(&self) -> Flags {
-        let at = offset_of!(raw::Checkpoint, ckpt_flags);
-        Flags(u32::from_le_bytes(self.newest.head[at..at + 4].try_into().expect("four bytes")))
     }
 
     /// The head of the pack with another segment for a log.

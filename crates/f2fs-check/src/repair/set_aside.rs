@@ -7,7 +7,7 @@ use block::{Device, Request};
 use f2fs::{
     engine::{Geometry, Io, RawPack},
     format::{
-        checkpoint::{Checkpoint, block_crc, newest, raw},
+        checkpoint::{Checkpoint, Flags, block_crc, newest, raw},
         superblock::Superblock,
     },
 };
@@ -28,7 +28,7 @@ pub struct Mended {
     pub requests: Vec<Request>,
     /// The repair as text.
     pub repair: &'static str,
-    /// The loss that comes with it, unless fsyncs after the checkpoint are there.
+    /// The loss that may come with it, unless fsyncs after the checkpoint are there.
     pub loss: Option<Loss>,
 }
 
@@ -44,6 +44,14 @@ pub struct Newest<'a> {
 }
 
 impl Newest<'_> {
+    /// The loss by another checksum of the head. The nodes that fsyncs wrote after the checkpoint have the checksum of its head,
+    /// so they are a chain only if the head gets that one.
+    pub fn loss(&self) -> Option<Loss> {
+        let at = offset_of!(raw::Checkpoint, ckpt_flags);
+        let flags = Flags(u32::from_le_bytes(self.head[at..at + 4].try_into().expect("four bytes")));
+        (!flags.has(Flags::UMOUNT)).then_some(Loss::Fsyncs)
+    }
+
     /// The requests that write the head to both ends of the pack, if it is possible.
     pub fn written(&self, mut head: Vec<u8>) -> Option<Vec<Request>> {
         let size = self.superblock.block_size.bytes();
@@ -84,7 +92,8 @@ pub fn mended(device: &Arc<dyn Device>) -> Option<Mended> {
     });
     match set_aside {
         Some(requests) => {
-            Some(Mended { requests, repair: "take the numbers of segments from the older pack", loss: None })
+            let repair = "take the numbers of segments from the older pack";
+            Some(Mended { requests, repair, loss: newest.loss() })
         }
         None => log_segments::mended(device, &newest),
     }
