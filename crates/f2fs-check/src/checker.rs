@@ -65,7 +65,7 @@ pub fn check(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Res
 /// # Errors
 /// Those of [`check`].
 pub fn check_as_opened(device: Arc<dyn Device>, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
-    examine_by_first(device, Counts::Stored, progress).map(|(report, _)| report)
+    examine_by_first(device, Counts::Stored, None, progress).map(|(report, _)| report)
 }
 
 /// Origin of the counts in a checkpoint.
@@ -87,7 +87,18 @@ pub(crate) fn examine(
     counts: Counts,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Examined> {
-    let (mut first, segments) = examine_by_first(device.clone(), counts, progress)?;
+    examine_after(device, counts, None, progress)
+}
+
+/// Like [`examine`], after a roll-forward over corrections by the `earlier` segments: what spoke against the SIT then speaks
+/// against it now.
+pub(crate) fn examine_after(
+    device: Arc<dyn Device>,
+    counts: Counts,
+    earlier: Option<&Segments>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Examined> {
+    let (mut first, segments) = examine_by_first(device.clone(), counts, earlier, progress)?;
     if counts == Counts::Stored && first.count(Kind::CheckpointInvalid) > 0 {
         if let Some(mended) = set_aside::mended(&device) {
             return examine_with_mended_pack(&device, &mended, first, progress);
@@ -105,7 +116,7 @@ pub(crate) fn examine(
         return Ok((first, segments));
     }
     let Some((other, checksums)) = superblocks::with_second(&device)? else { return Ok((first, segments)) };
-    let (mut second, other_segments) = examine_by_first(other, counts, progress)?;
+    let (mut second, other_segments) = examine_by_first(other, counts, earlier, progress)?;
     let errors = |report: &Report| report.count_of(Severity::Error) - report.count(Kind::SuperblocksDiffer);
     let faults = |report: &Report| (report.ended_early.is_some(), errors(report));
     // With equal faults, that counts which more checksums confirm.
@@ -130,7 +141,7 @@ fn examine_with_extensions(
     unusable: Report,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Examined> {
-    let (mut report, segments) = examine_by_first(device, counts, progress)?;
+    let (mut report, segments) = examine_by_first(device, counts, None, progress)?;
     for finding in unusable.findings().iter().filter(|finding| finding.at == Place::Superblock(0)) {
         let finding = finding.clone().repaired_by("count the extensions in its lists");
         report.add(finding.with_certainty(Certainty::Likely));
@@ -147,7 +158,7 @@ fn examine_with_mended_pack(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Examined> {
     let state = repair::over(device, &mended.requests)?;
-    let (mut report, segments) = examine_by_first(state, Counts::Stored, progress)?;
+    let (mut report, segments) = examine_by_first(state, Counts::Stored, None, progress)?;
     // A chain that is there proves the segment of its log.
     let loss = mended.loss.filter(|_| report.count(Kind::ChainPending) == 0);
     for finding in unusable.findings().iter().filter(|finding| finding.kind == Kind::CheckpointInvalid) {
@@ -168,6 +179,7 @@ fn examine_with_mended_pack(
 fn examine_by_first(
     device: Arc<dyn Device>,
     counts: Counts,
+    earlier: Option<&Segments>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Examined> {
     let mut report = Report::default();
@@ -181,7 +193,7 @@ fn examine_by_first(
         return Ok(ended_early(report, "no checkpoint pack is usable"));
     };
     let mut nodes = nat::read(&io, &geometry, &pack, &mut report, progress);
-    let segments = Segments::read(&io, &geometry, &pack, &mut report, progress);
+    let segments = Segments::read(&io, &geometry, &pack, &mut report, progress).doubted_as(earlier);
     let mut summaries =
         Summaries::new(&geometry, &superblock, &pack.checkpoint, std::mem::take(&mut pack.summaries));
     let sources = adopt::Sources::of((&io, &geometry, &superblock), &pack, &nodes.table, &segments);

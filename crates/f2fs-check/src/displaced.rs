@@ -75,6 +75,10 @@ impl Checker<'_> {
         if certainty == Certainty::Unclear {
             self.lose(Loss::Block);
         }
+        // The whole inode may be an older one.
+        if certainty != Certainty::Certain && place.slot.nid == Nid::from(place.ino) {
+            self.outdated.displaced.insert(place.ino);
+        }
         self.note_displaced(key, place, unused, certainty);
         true
     }
@@ -136,8 +140,8 @@ impl Checker<'_> {
     }
 
     /// The blocks of the SIT that are older than the nodes: they mark blocks of many nodes that name others, although the SIT
-    /// marks these nodes themselves.
-    fn stale_sit_blocks(&self, undecided: &BTreeMap<(Nid, u16), Option<Undecided>>) -> FxHashSet<u32> {
+    /// marks these nodes themselves; or they were before a roll-forward.
+    fn stale_sit_blocks(&mut self, undecided: &BTreeMap<(Nid, u16), Option<Undecided>>) -> FxHashSet<u32> {
         let mut nodes: FxHashMap<u32, FxHashSet<Nid>> = FxHashMap::default();
         for (key, undecided) in undecided {
             let Some((_, addr)) = undecided else { continue };
@@ -146,7 +150,9 @@ impl Checker<'_> {
                 nodes.entry(self.sit_block(self.geometry.position(*addr).0)).or_default().insert(key.0);
             }
         }
-        nodes.into_iter().filter(|(_, nodes)| nodes.len() >= STALE_MIN).map(|(block, _)| block).collect()
+        let stale = nodes.into_iter().filter(|(_, nodes)| nodes.len() >= STALE_MIN);
+        self.segments.stale.extend(stale.map(|(block, _)| block));
+        self.segments.stale.clone()
     }
 
     /// Decides between the block that a place names and a marked one whose summary names the place.

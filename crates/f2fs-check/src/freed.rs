@@ -184,7 +184,8 @@ impl Checker<'_> {
     pub fn conclude_freed(&mut self) {
         let Freed { files, older } = std::mem::take(&mut self.outdated.freed);
         let older: FxHashSet<Ino> = older.into_iter().collect();
-        older.iter().for_each(|_| self.lose(Loss::Older));
+        let displaced = std::mem::take(&mut self.outdated.displaced);
+        older.union(&displaced).for_each(|_| self.lose(Loss::Older));
         let ends = self.ends_without(&files);
         for (ino, blocks) in files.into_iter().filter(|(ino, _)| older.contains(ino)) {
             let Some(inode) = self.inode_of(ino) else { continue };

@@ -7,7 +7,7 @@ use f2fs::{Error, Place, Result, engine::Geometry, format::sit::MAP_BYTES};
 /// Maximum number of maps that a check has at once, and one for its other tables.
 const MAPS_OF_CHECK: usize = 4;
 /// Maximum number of maps that a repair has at once, with the checks in it.
-const MAPS_OF_REPAIR: usize = 8;
+const MAPS_OF_REPAIR: usize = 9;
 
 /// Work that needs maps of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -69,6 +69,8 @@ pub struct Outdated {
     pub attached: FxHashSet<Ino>,
     /// Nodes that are too old to name blocks which they get back.
     pub nodes: FxHashSet<Nid>,
+    /// Files whose inode names an older block than the marked one, which no checksum confirms.
+    pub displaced: FxHashSet<Ino>,
     /// Files that have given up blocks which their nodes name.
     pub freed: Freed,
     /// Number of addresses that are cleared, because nothing tells their blocks.
@@ -86,6 +88,7 @@ impl Outdated {
             undecided: BTreeMap::new(),
             attached: FxHashSet::default(),
             nodes: FxHashSet::default(),
+            displaced: FxHashSet::default(),
             freed: Freed::default(),
             cleared_blocks: 0,
             ends: BTreeMap::new(),

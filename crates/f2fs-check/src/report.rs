@@ -155,6 +155,15 @@ impl Report {
         self.foreign.contains(&(node, index))
     }
 
+    /// Takes over losses of blocks that were found before a roll-forward, if there were more: it decides nothing about them.
+    pub(crate) fn lose_as(&mut self, earlier: &Report) {
+        for loss in [Loss::Block, Loss::Freed] {
+            let Some(count) = earlier.losses.get(&loss) else { continue };
+            let own = self.losses.entry(loss).or_default();
+            *own = (*own).max(*count);
+        }
+    }
+
     /// Returns the losses that the changes bring, with their numbers.
     pub(crate) fn losses(&self) -> &BTreeMap<Loss, u64> {
         &self.losses

@@ -12,6 +12,8 @@ use f2fs::{
     units::{BlockAddr, SecNo, SegNo},
 };
 
+use rustc_hash::FxHashSet;
+
 use crate::{Finding, Kind, Progress, Report, Stage, bitmap::Bitmap, packs::Pack, reader::read_again};
 
 /// Blocks of the table that are read together.
@@ -95,6 +97,8 @@ struct Entry {
     nodes: u16,
     /// Claimed blocks that hold data.
     data: u16,
+    /// True if the entry contradicted itself before a correction.
+    was_wrong: bool,
 }
 
 /// All segments.
@@ -107,6 +111,12 @@ pub struct Segments {
     claimed: Bitmap,
     /// Blocks of the table without a usable entry, by index.
     lost: BTreeSet<u32>,
+    /// Blocks that a correction marked.
+    corrected: Option<Bitmap>,
+    /// Blocks of the table that are older than the NAT, by index.
+    pub old: FxHashSet<u32>,
+    /// Blocks of the table that are older than the nodes, by index.
+    pub stale: FxHashSet<u32>,
 }
 
 impl Contents for Segments {
@@ -131,13 +141,16 @@ impl Segments {
     ) -> Segments {
         let count = geometry.segments as usize;
         let bits = u64::from(geometry.segments) * u64::from(BLOCKS_PER_SEGMENT);
-        let none = Entry { kind: Some(SegmentType::HotData), count: 0, nodes: 0, data: 0 };
+        let none = Entry { kind: Some(SegmentType::HotData), count: 0, nodes: 0, data: 0, was_wrong: false };
         let mut segments = Segments {
             geometry: *geometry,
             entries: vec![none; count],
             valid: Bitmap::new(bits),
             claimed: Bitmap::new(bits),
             lost: BTreeSet::new(),
+            corrected: None,
+            old: FxHashSet::default(),
+            stale: FxHashSet::default(),
         };
         let size = io.block_size().bytes();
         let (blocks, per_block) = (geometry.sit_blocks(), io.block_size().sit_entries());
@@ -178,6 +191,29 @@ impl Segments {
             segments.set(segment.index(), bytes);
         }
         segments
+    }
+
+    /// Takes over the doubts of an earlier check, which a roll-forward over its corrections hides: blocks that had no mark have
+    /// none, and entries and blocks of the table that were wrong tell no more than they did.
+    pub fn doubted_as(mut self, earlier: Option<&Segments>) -> Segments {
+        // With another geometry, another superblock counts.
+        let Some(earlier) = earlier.filter(|earlier| earlier.geometry == self.geometry) else { return self };
+        let mut corrected = earlier.claimed.clone();
+        let maps = corrected.bytes_mut().iter_mut().zip(earlier.valid.bytes()).zip(self.valid.bytes_mut());
+        for (n, ((corrected, marked), valid)) in maps.enumerate() {
+            *corrected &= !marked & *valid;
+            *valid &= !*corrected;
+            let count = &mut self.entries[n / MAP_BYTES].count;
+            *count = count.saturating_sub(corrected.count_ones() as u16);
+        }
+        for segment in earlier.all().filter(|segment| earlier.contradicts_itself(*segment)) {
+            self.entries[segment.index()].was_wrong = true;
+        }
+        self.corrected = Some(corrected);
+        self.lost.extend(&earlier.lost);
+        self.old.extend(&earlier.old);
+        self.stale.extend(&earlier.stale);
+        self
     }
 
     /// Checks an entry of the table that the journal is about to override. Linux checks it, too, and refuses the volume
@@ -287,10 +323,12 @@ impl Segments {
         self.entries[segment.index()].count
     }
 
-    /// Returns true if the SIT entry of a segment has an impossible type, or another count than its map.
+    /// Returns true if the SIT entry of a segment has, or had before a correction, an impossible type, or another count than
+    /// its map.
     pub fn contradicts_itself(&self, segment: SegNo) -> bool {
         let marked: u32 = self.maps(segment).0.iter().map(|byte| byte.count_ones()).sum();
-        self.kind(segment).is_none() || u32::from(self.count(segment)) != marked
+        let was_wrong = self.entries[segment.index()].was_wrong;
+        was_wrong || self.kind(segment).is_none() || u32::from(self.count(segment)) != marked
     }
 
     /// The maps of a segment: valid and claimed.
@@ -304,6 +342,10 @@ impl Segments {
         let mut used = self.valid.clone();
         for (used, claimed) in used.bytes_mut().iter_mut().zip(self.claimed.bytes()) {
             *used |= claimed;
+        }
+        let corrected = self.corrected.iter().flat_map(|corrected| corrected.bytes());
+        for (used, corrected) in used.bytes_mut().iter_mut().zip(corrected) {
+            *used |= corrected;
         }
         used
     }

@@ -97,8 +97,8 @@ impl Checker<'_> {
         unused
     }
 
-    /// The blocks of the SIT that do not mark many nodes that the NAT names.
-    fn old_sit_blocks(&self) -> FxHashSet<u32> {
+    /// The blocks of the SIT that do not mark many nodes that the NAT names, or did not before a roll-forward.
+    fn old_sit_blocks(&mut self) -> FxHashSet<u32> {
         let mut unmarked: FxHashMap<u32, usize> = FxHashMap::default();
         for segment in self.segments.all() {
             if self.segments.content(segment) == Some(Content::Node) {
@@ -108,7 +108,9 @@ impl Checker<'_> {
                 *unmarked.entry(self.sit_block(segment)).or_default() += missing.sum::<u32>() as usize;
             }
         }
-        unmarked.into_iter().filter(|(_, count)| *count >= UNMARKED_MIN).map(|(block, _)| block).collect()
+        let old = unmarked.into_iter().filter(|(_, count)| *count >= UNMARKED_MIN);
+        self.segments.old.extend(old.map(|(block, _)| block));
+        self.segments.old.clone()
     }
 
     /// Index of the block of the SIT that has a segment's entry.

@@ -43,7 +43,7 @@ pub use undo::{Undo, UndoError};
 use crate::{
     Certainty, Finding, Fix, Kind, Loss, Progress, Report, Severity,
     bitmap::Bitmap,
-    checker::{Counts, ODD_MAX, examine},
+    checker::{Counts, ODD_MAX, examine, examine_after},
     memory::{self, Work},
     nat::clear_erased_entries,
     packs::DamagedEnd,
@@ -332,14 +332,16 @@ impl Planning<'_> {
         }
         let rolled = recover::roll_forward(&start, first, &segments, self.now);
         self.losses.extend(rolled.losses);
+        let earlier = (!rolled.requests.is_empty()).then_some(&segments);
         if !rolled.requests.is_empty() {
             start = over(&start, &rolled.requests)?;
             before.extend(rolled.requests);
         }
         let (mut report, mut segments) = match before.is_empty() {
             true => (first.clone(), segments),
-            false => match examine(start.clone(), Counts::Stored, self.progress)? {
-                (report, Some(segments)) => {
+            false => match examine_after(start.clone(), Counts::Stored, earlier, self.progress)? {
+                (mut report, Some(segments)) => {
+                    report.lose_as(first);
                     self.note(first, &report);
                     (report, segments)
                 }

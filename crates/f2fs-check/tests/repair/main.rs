@@ -27,6 +27,7 @@ mod lost_names;
 mod lost_tables;
 mod misdirected;
 mod outdated;
+mod rolled_forward;
 mod sectors;
 mod superblocks;
 #[path = "../support/mod.rs"]

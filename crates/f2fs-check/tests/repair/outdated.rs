@@ -201,7 +201,7 @@ fn a_node_of_an_older_nat_gives_its_file_no_other_size() {
 }
 
 /// The sentence about older inodes.
-const OLDER: &str = "the newest inodes of up to 1 files are lost: sizes, times, permissions and attributes are those of older \
+pub const OLDER: &str = "the newest inodes of up to 1 files are lost: sizes, times, permissions and attributes are those of older \
                      ones";
 
 /// Makes a file of `first` blocks, which `change` shortens or empties. Returns it with its older inode.
@@ -321,4 +321,20 @@ fn blocks_that_both_an_older_inode_and_an_older_map_have_may_be_a_loss() {
     let plan = repair_of(&g.d.device);
     let is_told = |loss: &String| loss.starts_with("up to 20 blocks of files are lost");
     assert!(plan.losses.iter().any(is_told), "{:?}", plan.losses);
+}
+
+/// Its block came back, its size did not, and nothing was told.
+#[test]
+fn an_older_inode_whose_newest_block_comes_back_is_a_loss() {
+    let g = given_up(FEATURES[0], 1, |volume, file| volume.begin(Caller::ADMIN).write(file, 0, &[2; BLOCK]));
+    let newest = g.d.data(g.file, 0);
+    let mut older = g.older.clone();
+    older[16..24].copy_from_slice(&100u64.to_le_bytes());
+    g.d.put_node(g.file.into(), 0, &older);
+    let plan = repair_of(&g.d.device);
+    assert_eq!((&plan.losses[..], plan.certainty()), (&[OLDER.to_owned()][..], Certainty::Unclear));
+    plan.apply(&*g.d.device).unwrap();
+    assert!(support::report(g.d.device.clone()).is_clean());
+    let volume = Engine::open(g.d.device.clone(), f2fs::engine::Options::read_only()).unwrap();
+    assert_eq!(volume.address(&volume.inode(g.file).unwrap(), 0).unwrap(), newest);
 }
