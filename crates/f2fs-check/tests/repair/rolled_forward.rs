@@ -4,12 +4,12 @@ use f2fs::{
     engine::{Caller, Engine, FileSize, NewNode, Options, SyncScope},
     units::{BlockAddr, Ino},
 };
-use f2fs_check::Certainty;
+use f2fs_check::{Certainty, Kind};
 
 use crate::{
     ROOT,
     directories::{all_paths, faults_after_repair},
-    repair_of,
+    repair_of, support,
     volume::{BLOCK, Damaged, NOW},
 };
 
@@ -40,10 +40,15 @@ fn volume(features: &str, fsync: Fsync, fill: impl FnOnce(&mut Engine) -> f2fs::
     if fsync == Fsync::Pending {
         let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
         let other = d.ino("/other");
-        volume.begin(Caller::ADMIN).write(other, 0, &[3; 2 * BLOCK]).unwrap();
+        file(&mut volume, "checkpointed", 1).unwrap();
+        volume.checkpoint().unwrap();
+        volume.begin(Caller::ADMIN).write(other, 5 * BLOCK as u64, &[3; 2 * BLOCK]).unwrap();
         volume.fsync(other, SyncScope::Everything).unwrap();
     }
-    d.at_last_checkpoint()
+    let d = d.at_last_checkpoint();
+    let pending = support::report(d.device.clone()).count(Kind::ChainPending);
+    assert_eq!(pending > 0, fsync == Fsync::Pending);
+    d
 }
 
 #[test]
