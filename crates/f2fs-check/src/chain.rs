@@ -4,6 +4,8 @@
 //! of the checkpoint where it moves ranges. Atomic writes take blocks over from an orphan, which roll-forward removes first. So a
 //! node of the chain that names a block of another file is damaged. Roll-forward would take the block from its owner.
 
+use std::sync::Arc;
+
 use f2fs::{
     Place,
     format::{
@@ -18,7 +20,11 @@ use f2fs::{
 };
 
 use crate::{
-    Certainty, Finding, Kind, checker::Checker, inodes::has_map, reader::read_runs, segments::Content,
+    Certainty, Finding, Kind,
+    checker::Checker,
+    inodes::{address_at, has_map},
+    reader::read_runs,
+    segments::Content,
     table::fact,
 };
 
@@ -130,15 +136,19 @@ impl Checker<'_> {
         self.add(Kind::ChainAddress, Place::Node(node.nid(), at), known);
         true
     }
-}
 
-impl Checker<'_> {
     /// Tells the addresses in a node of the chain that name blocks of other files.
     fn check_owners_of_chain(&mut self, at: BlockAddr, node: &NodeBlock) {
+        let before = self.table.find(node.nid()).map(|entry| self.table.addr(entry));
+        let before = before.and_then(|addr| self.cache.block(&self.io, addr).ok());
+        let starts_at = if node.is_inode() { node.layout().addrs_at() } else { 0 };
         let (mut first, mut count) = (None, 0);
-        for index in 0..named_count(self.geometry.block_size, node) {
-            let addr = node.addr(index);
-            if !self.segments.is_marked(addr) || !self.segments.is_claimed(addr) {
+        let named = node.addrs(0..named_count(self.geometry.block_size, node));
+        for (index, addr) in named.enumerate() {
+            // Most addresses are those of the checkpoint.
+            let is_old = |before: &Arc<[u8]>| address_at(before, starts_at + 4 * index) == addr;
+            let is_own = before.as_ref().is_some_and(is_old) && !self.shared.contains(addr);
+            if is_own || !self.segments.is_marked(addr) || !self.segments.is_claimed(addr) {
                 continue;
             }
             let Some(owner) = self.owner_before_chain(addr).filter(|owner| *owner != node.ino()) else {
@@ -161,7 +171,7 @@ impl Checker<'_> {
     fn owner_before_chain(&mut self, addr: BlockAddr) -> Option<Ino> {
         let owned = self.summaries.owner(&self.io, addr);
         let ino = match owned.filter(|owned| owned.content == Content::Data) {
-            Some(owned) => self.named_place(owned.owner).filter(|place| place.stored == addr)?.ino,
+            Some(owned) => self.confirmed_place(owned.owner, addr)?.ino,
             None => {
                 // A checkpoint without an unmount has no summaries of the node logs.
                 let footer = NodeFooter::of(&self.cache.block(&self.io, addr).ok()?);

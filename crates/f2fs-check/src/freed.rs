@@ -168,7 +168,7 @@ impl Checker<'_> {
             }
             Content::Data => {
                 (owned.owner.nid, owned.owner.offset) != key
-                    && self.named_place(owned.owner).is_some_and(|place| place.stored == addr)
+                    && self.confirmed_place(owned.owner, addr).is_some()
             }
         }
     }
@@ -176,7 +176,7 @@ impl Checker<'_> {
     /// The place that the summary of a block names, if that place names the block.
     fn place_that_names(&mut self, addr: BlockAddr) -> Option<(Key, NamedPlace)> {
         let owned = self.summaries.owner(&self.io, addr).filter(|owned| owned.content == Content::Data)?;
-        let place = self.named_place(owned.owner).filter(|place| place.stored == addr)?;
+        let place = self.confirmed_place(owned.owner, addr)?;
         Some(((owned.owner.nid, owned.owner.offset), place))
     }
 

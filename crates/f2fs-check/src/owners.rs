@@ -66,6 +66,11 @@ impl Checker<'_> {
         Some(NamedPlace { ino, block: first + index as u64, slot, stored })
     }
 
+    /// Finds the place that the summary of a block names, if that place names the block.
+    pub fn confirmed_place(&mut self, owner: Owner, addr: BlockAddr) -> Option<NamedPlace> {
+        self.named_place(owner).filter(|place| place.stored == addr)
+    }
+
     /// Returns true if an address in an inode with a wrong checksum is the only fault: the checksum is right with `addr` there.
     pub fn is_sealed_with(&mut self, slot: Slot, addr: BlockAddr) -> bool {
         let ino = Ino::from(slot.nid);
@@ -120,8 +125,8 @@ impl Checker<'_> {
             });
         }
         let owner = self.summaries.owner(&self.io, odd.addr)?.owner;
-        let is_owner = self.named_place(owner).is_some_and(|place| place.stored == odd.addr);
-        is_owner.then(|| format!("which belongs to {}; i_blocks does not count it", owner.nid))
+        self.confirmed_place(owner, odd.addr)
+            .map(|_| format!("which belongs to {}; i_blocks does not count it", owner.nid))
     }
 
     /// Has an address cleared that stands in a hole.

@@ -7,7 +7,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::{fs::MetadataExt, process::CommandExt},
+        unix::process::CommandExt,
     },
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -19,7 +19,7 @@ use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal},
 };
-use support::place::{PATIENCE, PROGRAM, Place, skipped};
+use support::place::{PATIENCE, PROGRAM, Place, skipped, skipped_for_users};
 
 /// Opens the connections of a process to the kernel once more. So they stay open when it is killed, as by a thread that
 /// waits for the kernel's write-back.
@@ -118,12 +118,8 @@ fn a_killed_mount_ends_although_its_connection_stays_open() {
 /// With the file system fusectl, as systemd mounts it, a user may end the own connections.
 #[test]
 fn a_killed_mount_of_an_ordinary_user_ends() {
-    if skipped() {
+    if skipped() || skipped_for_users() {
         return;
-    }
-    let setuid = |path: &str| fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o4000 != 0);
-    if !setuid("/usr/bin/fusermount3") && !setuid("/bin/fusermount3") {
-        return eprintln!("skipped: fusermount3 is for root alone here");
     }
     let place = Place::new(64);
     let script = format!(

@@ -7,10 +7,7 @@ use std::{
     fs::{self, File},
     os::{
         fd::OwnedFd,
-        unix::{
-            fs::{FileExt, MetadataExt},
-            net::UnixStream,
-        },
+        unix::{fs::FileExt, net::UnixStream},
     },
     process::{Command, Output, Stdio},
     sync::{Arc, Mutex, mpsc},
@@ -22,7 +19,7 @@ use f2fs::{
     engine::{Engine, Options},
     units::Nid,
 };
-use support::place::{PATIENCE, PROGRAM, Place, skipped, succeeded};
+use support::place::{PATIENCE, PROGRAM, Place, skipped, skipped_for_users, succeeded};
 
 /// Held while /dev/fuse is open to all users.
 static FUSE_FOR_ALL: Mutex<()> = Mutex::new(());
@@ -90,12 +87,8 @@ fn mount_8_calls_the_program_by_type_and_by_fstab() {
 
 #[test]
 fn ordinary_users_mount_their_own_images() {
-    if skipped() {
+    if skipped() || skipped_for_users() {
         return;
-    }
-    let setuid = |path: &str| fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o4000 != 0);
-    if !setuid("/usr/bin/fusermount3") && !setuid("/bin/fusermount3") {
-        return eprintln!("skipped: fusermount3 is for root alone here");
     }
     let _alone = FUSE_FOR_ALL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let place = Place::new(64);
@@ -125,12 +118,8 @@ fn ordinary_users_mount_their_own_images() {
 /// Files of root and others in the user's own image.
 #[test]
 fn squash_gives_ordinary_users_everything_in_their_images() {
-    if skipped() {
+    if skipped() || skipped_for_users() {
         return;
-    }
-    let setuid = |path: &str| fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o4000 != 0);
-    if !setuid("/usr/bin/fusermount3") && !setuid("/bin/fusermount3") {
-        return eprintln!("skipped: fusermount3 is for root alone here");
     }
     let _alone = FUSE_FOR_ALL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let place = Place::new(64);

@@ -179,8 +179,8 @@ impl Correction<'_> {
         (!is_right).then(|| SitEntry { kind, valid_blocks, map, mtime: mtime() })
     }
 
-    /// Walks through the chain, and clears addresses outside the main area and of other files' blocks. Returns the blocks that are in use after the
-    /// chain: its nodes, and those that they name, with the number of cleared addresses.
+    /// Walks through the chain, and clears addresses outside the main area and of other files' blocks. Returns the blocks that
+    /// are in use after the chain: its nodes, and those that they name, with the number of cleared addresses.
     fn chain(&self) -> Result<(Bitmap, u64)> {
         let geometry = self.tables.geometry;
         let mut named = Bitmap::new(u64::from(geometry.segments) * u64::from(BLOCKS_PER_SEGMENT));

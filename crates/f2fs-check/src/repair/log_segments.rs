@@ -18,7 +18,7 @@ use f2fs::{
 
 use super::{
     over,
-    set_aside::{Mended, Newest},
+    set_aside::{Mended, Newest, word_at},
     tables::Tables,
 };
 use crate::{
@@ -136,6 +136,5 @@ fn segment_at(kind: SegmentType) -> usize {
 
 /// The segment of a log in the head of a pack.
 fn segment_of(head: &[u8], kind: SegmentType) -> SegNo {
-    let at = segment_at(kind);
-    SegNo(u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes")))
+    SegNo(word_at(head, segment_at(kind)))
 }

@@ -47,8 +47,7 @@ impl Newest<'_> {
     /// The loss by another checksum of the head. The nodes that fsyncs wrote after the checkpoint have the checksum of its head,
     /// so they are a chain only if the head gets that one.
     pub fn loss(&self) -> Option<Loss> {
-        let at = offset_of!(raw::Checkpoint, ckpt_flags);
-        let flags = Flags(u32::from_le_bytes(self.head[at..at + 4].try_into().expect("four bytes")));
+        let flags = Flags(word_at(self.head, offset_of!(raw::Checkpoint, ckpt_flags)));
         (!flags.has(Flags::UMOUNT)).then_some(Loss::Fsyncs)
     }
 
@@ -101,8 +100,12 @@ pub fn mended(device: &Arc<dyn Device>) -> Option<Mended> {
 
 /// Sets the checksum of a head.
 fn seal(block: &mut [u8]) {
-    let at = offset_of!(raw::Checkpoint, checksum_offset);
-    let at = u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes")) as usize;
+    let at = word_at(block, offset_of!(raw::Checkpoint, checksum_offset)) as usize;
     let sum = block_crc(block, at);
     block[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// The word at a byte of a head.
+pub fn word_at(head: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"))
 }

@@ -24,6 +24,16 @@ pub fn skipped() -> bool {
     !possible
 }
 
+/// Returns true if ordinary users cannot mount on this host, and prints the reason.
+pub fn skipped_for_users() -> bool {
+    let setuid = |path: &str| fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o4000 != 0);
+    let possible = ["/usr/bin/fusermount3", "/bin/fusermount3"].into_iter().any(setuid);
+    if !possible {
+        eprintln!("skipped: fusermount3 is for root alone here");
+    }
+    !possible
+}
+
 impl Place {
     pub fn new(mebibytes: u64) -> Place {
         let place = Place(tempfile::tempdir().expect("a temporary directory"));
