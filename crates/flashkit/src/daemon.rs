@@ -48,25 +48,29 @@ fn null() -> io::Result<File> {
 }
 
 /// The background process's end of the handshake.
-pub struct Ready(());
+pub struct Ready {
+    null: File,
+}
 
 impl Ready {
-    /// Starts a new session, so that signals of the terminal do not reach us.
-    pub fn detach() -> Ready {
+    /// Starts a new session, so that signals of the terminal do not reach us, and opens what [`announce`](Self::announce)
+    /// needs.
+    pub fn detach() -> io::Result<Ready> {
         // It fails if we are a process-group leader already; then there is no terminal to leave.
         let _ = rustix::process::setsid();
-        Ready(())
+        Ok(Ready { null: null()? })
     }
 
-    /// Reports readiness to the parent process, and releases the standard streams and the working directory.
+    /// Releases the working directory and the standard streams, and reports readiness to the parent process, which can be
+    /// told nothing after that.
     pub fn announce(self) -> io::Result<()> {
+        std::env::set_current_dir("/")?;
         let mut output = io::stdout();
         output.write_all(READY)?;
         output.flush()?;
-        let null = null()?;
-        rustix::stdio::dup2_stdin(&null)?;
-        rustix::stdio::dup2_stdout(&null)?;
-        rustix::stdio::dup2_stderr(&null)?;
-        std::env::set_current_dir("/")
+        // These descriptors exist, so no limit refuses them.
+        rustix::stdio::dup2_stdin(&self.null)?;
+        rustix::stdio::dup2_stdout(&self.null)?;
+        Ok(rustix::stdio::dup2_stderr(&self.null)?)
     }
 }

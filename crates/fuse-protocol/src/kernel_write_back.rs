@@ -6,8 +6,8 @@
 //! needs a thread of its own.
 
 use std::{
+    io,
     sync::{Arc, Mutex, mpsc},
-    thread,
 };
 
 use rustix::io::Errno;
@@ -16,6 +16,7 @@ use crate::{
     connection::{Connection, Reply},
     contain,
     message::Output,
+    ready_threads::ReadyThreads,
 };
 
 /// The queue of requests that wait for the write-back of the kernel, and the thread that answers them.
@@ -46,10 +47,17 @@ type AnswerWith = dyn FnOnce(&mut Output) -> Result<(), Errno> + Send;
 const ANSWER_BYTES: usize = 512;
 
 impl KernelWriteBack {
-    /// Starts the thread. It calls `panicked` with the message of a panic in an answer.
-    pub fn start(connection: Arc<Connection>, panicked: impl Fn(String) + Send + 'static) -> KernelWriteBack {
+    /// Starts the thread, one of `ready` if there is one. It calls `panicked` with the message of a panic in an answer.
+    ///
+    /// # Errors
+    /// That of the host if it refuses a thread.
+    pub fn start(
+        connection: Arc<Connection>,
+        ready: &ReadyThreads,
+        panicked: impl Fn(String) + Send + 'static,
+    ) -> io::Result<KernelWriteBack> {
         let (queue, jobs) = mpsc::channel();
-        thread::spawn(move || {
+        ready.run(move || {
             let mut output = Output::new(ANSWER_BYTES);
             for Job { nodes, part: (offset, length), answer } in jobs {
                 for node in nodes {
@@ -64,8 +72,9 @@ impl KernelWriteBack {
                 });
                 reply.send(answered.map(|()| output.bytes()));
             }
-        });
-        KernelWriteBack { queue: Mutex::new(queue) }
+            Ok(())
+        })?;
+        Ok(KernelWriteBack { queue: Mutex::new(queue) })
     }
 
     /// Makes the kernel write back all data of the nodes, one after the other, and then sends the answer.
@@ -126,8 +135,10 @@ mod tests {
 
     #[test]
     fn an_answer_that_may_not_wait_is_eagain_or_sent_at_once() {
+        let connection = Arc::new(Connection::to_nowhere());
         let write_back =
-            KernelWriteBack::start(Arc::new(Connection::to_nowhere()), |message| panic!("{message}"));
+            KernelWriteBack::start(connection, &ReadyThreads::default(), |message| panic!("{message}"));
+        let write_back = write_back.unwrap();
         let answer = |output: &mut Output| {
             output.extend(b"done");
             Ok(())

@@ -71,6 +71,7 @@ mod mount;
 mod negotiation;
 mod panics;
 mod pool;
+mod ready_threads;
 mod session;
 mod splice_pipe;
 mod uring;
@@ -87,6 +88,7 @@ pub use mount::{Access, DeviceMount, MountArguments, Mounter, UnmountMode, mount
 pub use negotiation::{InitRequest, Negotiated, RequestLimits};
 pub use panics::contain;
 pub use pool::CHANGING_MAX;
+pub use ready_threads::{ReadyThreads, Worker};
 pub use rustix::{io::Errno, mount::MountFlags};
 pub use session::{Handler, Problem, Request, Response, Session, Transport};
 pub use splice_pipe::SplicePipe;

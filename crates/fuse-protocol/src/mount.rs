@@ -12,6 +12,8 @@ use std::{
     },
     path::Path,
     process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -67,6 +69,10 @@ pub enum UnmountMode {
 /// Block size that the kernel sees, in bytes. It refuses more than a page.
 const BLOCK_BYTES: u32 = 4096;
 
+/// Maximum wait for a process that the host refuses, and the interval of the tries.
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(1);
+const PROCESS_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Returns the types of all mounts of a file system, with and without a block device.
 #[must_use]
 pub fn mount_types(subtype: &str) -> [String; 2] {
@@ -85,7 +91,7 @@ pub fn unmount(dir: &Path, mounter: Mounter, mode: UnmountMode) -> io::Result<()
         (Mounter::Helper, UnmountMode::Lazy) => ("fusermount3", &["-uqz", "--"][..]),
     };
     match run_for(program, flags, Some(dir)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && mounter == Mounter::Ourselves => {
+        Err(error) if !has_run(&error) && mounter == Mounter::Ourselves => {
             let flags = match mode {
                 UnmountMode::Now => UnmountFlags::empty(),
                 UnmountMode::Lazy => UnmountFlags::DETACH,
@@ -103,7 +109,7 @@ pub fn unmount(dir: &Path, mounter: Mounter, mode: UnmountMode) -> io::Result<()
 pub fn sync(dir: Option<&Path>) -> io::Result<()> {
     let Some(dir) = dir else { return run_for("sync", &[], None) };
     match run_for("sync", &["-f"], Some(dir)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        Err(error) if !has_run(&error) => {
             let root = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
             Ok(rustix::fs::syncfs(&root)?)
         }
@@ -111,11 +117,27 @@ pub fn sync(dir: Option<&Path>) -> io::Result<()> {
     }
 }
 
-/// Runs a program with `flags` and then `dir`, if any, as its arguments.
+/// Runs a program with `flags` and then `dir`, if any, as its arguments. While the host refuses a process, others may be
+/// about to end.
 fn run_for(program: &str, flags: &[&str], dir: Option<&Path>) -> io::Result<()> {
-    let run =
-        Command::new(program).args(flags).args(dir).stdin(Stdio::null()).stderr(Stdio::null()).status()?;
-    if run.success() { Ok(()) } else { Err(io::ErrorKind::ResourceBusy.into()) }
+    let until = Instant::now() + PROCESS_TIMEOUT;
+    let mut command = Command::new(program);
+    command.args(flags).args(dir).stdin(Stdio::null()).stderr(Stdio::null());
+    loop {
+        match command.status() {
+            Ok(status) if status.success() => return Ok(()),
+            Ok(_) => return Err(io::ErrorKind::ResourceBusy.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                thread::sleep(PROCESS_POLL_INTERVAL);
+            }
+            Err(error) => return Err(named(program, error)),
+        }
+    }
+}
+
+/// Returns false for the error of [a program](run_for) that could not be started: it is missing, or a limit forbids it.
+fn has_run(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy
 }
 
 /// Mounts directly, or through the helper if this process may not.

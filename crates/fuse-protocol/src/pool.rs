@@ -11,7 +11,6 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    thread::{self, JoinHandle},
 };
 
 use rustix::fs::OFlags;
@@ -19,10 +18,11 @@ use rustix::fs::OFlags;
 use crate::{
     abi::{InHeader, OpenIn, opcode},
     message::Arguments,
+    ready_threads::{ReadyThreads, Work, Worker},
 };
 
 /// Minimum number of worker threads: one may wait for a write-back that another has to answer.
-const THREADS_MIN: usize = 2;
+pub(crate) const THREADS_MIN: usize = 2;
 /// Maximum number of worker threads.
 const THREADS_MAX: usize = 64;
 /// Maximum number of worker threads that handle requests that change something.
@@ -35,8 +35,6 @@ const PARKED_BYTES_MAX: usize = 64 << 20;
 type Serve = dyn Fn(&Arc<Pool>) -> io::Result<()> + Send + Sync;
 /// The start of a thread. The host may refuse one (`RLIMIT_NPROC`, `pids.max` of a container).
 type Spawn = dyn Fn(Work) -> io::Result<Worker> + Send + Sync;
-type Work = Box<dyn FnOnce() -> io::Result<()> + Send>;
-type Worker = JoinHandle<io::Result<()>>;
 
 /// The pool of worker threads.
 pub struct Pool {
@@ -79,16 +77,17 @@ pub enum Admission {
 }
 
 impl Pool {
-    /// Starts the threads, each of which runs `serve`, and returns when all of them have ended.
+    /// Starts the threads, `ready` ones first, each of which runs `serve`, and returns when all of them have ended.
     ///
     /// # Errors
     /// The first error of a thread; that of the host if it refuses a thread that is needed: the mount must not wait for
     /// answers that nobody gives.
     pub fn run(
         threads: usize,
+        ready: ReadyThreads,
         serve: impl Fn(&Arc<Pool>) -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<()> {
-        Pool::run_on(|work| thread::Builder::new().spawn(work), threads, serve)
+        Pool::run_on(move |work| ready.run(work), threads, serve)
     }
 
     fn run_on(
@@ -104,10 +103,10 @@ impl Pool {
             others: Mutex::default(),
             changing: Mutex::default(),
         });
-        for number in 0..threads.clamp(THREADS_MIN, THREADS_MAX) {
+        for _ in 0..threads.clamp(THREADS_MIN, THREADS_MAX) {
             match pool.clone().start() {
-                // Fewer than wanted do as well.
-                Err(_) if number >= THREADS_MIN => break,
+                // Fewer than wanted do as well. A worker may have started another one meanwhile.
+                Err(_) if lock(&pool.threads).len() >= THREADS_MIN => break,
                 started => started?,
             }
         }
@@ -122,12 +121,17 @@ impl Pool {
     }
 
     fn start(self: Arc<Self>) -> io::Result<()> {
+        // Held until the thread is in the list, so that its length tells how many the host has given.
+        let mut threads = lock(&self.threads);
+        if threads.len() >= THREADS_MAX {
+            return Ok(());
+        }
         // Counted first: the thread may be busy before this returns.
         self.idle.fetch_add(1, Ordering::Relaxed);
         let pool = self.clone();
         let started = (self.spawn)(Box::new(move || (pool.serve)(&pool)));
         let thread = started.inspect_err(|_| _ = self.idle.fetch_sub(1, Ordering::Relaxed))?;
-        lock(&self.threads).push(thread);
+        threads.push(thread);
         Ok(())
     }
 
@@ -146,7 +150,7 @@ impl Pool {
     /// all workers may end up waiting for a writer.
     pub fn mark_busy(self: &Arc<Self>) {
         let was_last = self.idle.fetch_sub(1, Ordering::Relaxed) == 1;
-        if was_last && lock(&self.threads).len() < THREADS_MAX {
+        if was_last {
             // If the host has no thread left, the next request waits for one of the others.
             let _ = self.clone().start();
         }
@@ -224,7 +228,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::{sync::mpsc, thread};
 
     use super::*;
 

@@ -18,7 +18,8 @@ use crate::{
     message::{Arguments, Output},
     negotiation::{InitRequest, Negotiated, RequestLimits},
     panics::contain,
-    pool::{Admission, Parked, Pool},
+    pool::{self, Admission, Parked, Pool},
+    ready_threads::ReadyThreads,
     session::rings::Reserve,
     splice_pipe::SplicePipe,
 };
@@ -139,6 +140,9 @@ pub struct Session<H> {
 }
 
 impl<H: Handler> Session<H> {
+    /// Number of threads without which no requests are answered.
+    pub const THREADS_MIN: usize = pool::THREADS_MIN;
+
     /// Creates a session that does not answer requests yet.
     pub fn new(connection: Arc<Connection>, limits: RequestLimits, handler: H) -> Session<H> {
         Session {
@@ -166,10 +170,19 @@ impl<H: Handler> Session<H> {
     /// Answers requests on about `threads` threads until the file system is unmounted.
     ///
     /// # Errors
-    /// The connection to the kernel failed.
+    /// The connection to the kernel failed, or the host refuses the [threads](Self::THREADS_MIN) that are needed.
     pub fn run(self, threads: usize) -> io::Result<()> {
+        self.run_on(ReadyThreads::default(), threads)
+    }
+
+    /// Answers requests like [`run`](Self::run), on threads that were started before the mount and then on new ones. With
+    /// [`THREADS_MIN`](Self::THREADS_MIN) of them it needs no further thread of the host.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run).
+    pub fn run_on(self, ready: ReadyThreads, threads: usize) -> io::Result<()> {
         let session = Arc::new(self);
-        Pool::run(threads, move |pool| session.serve(pool))
+        Pool::run(threads, ready, move |pool| session.serve(pool))
     }
 
     /// Answers requests of the device on one thread until the file system is unmounted.

@@ -15,8 +15,8 @@ use std::{
 
 use f2fs::units::Ino;
 use fuse_protocol::{
-    Access, Connection, Handler, InitRequest, KernelWriteBack, MountArguments, Mounter, Problem, Request,
-    RequestLimits, Response, Transport,
+    Access, Connection, Handler, InitRequest, KernelWriteBack, MountArguments, Mounter, Problem,
+    ReadyThreads, Request, RequestLimits, Response, Transport,
     abi::{self, InHeader, ROOT_NODE, init_flags, opcode},
 };
 use image::Image;
@@ -38,6 +38,8 @@ const REQUEST_BYTES: u32 = 1 << 20;
 /// A mounted file system that does not answer requests yet.
 pub struct Session {
     session: fuse_protocol::Session<Adapter>,
+    /// The threads without which no requests are answered.
+    ready: ReadyThreads,
     threads: usize,
     mounter: Mounter,
 }
@@ -90,14 +92,17 @@ pub fn mount(
         max_read_bytes: limits.read_bytes,
     };
     let access = if options.read_only { SourceAccess::Read } else { SourceAccess::Write };
+    // Before the mount, which must not be there without them.
+    let ready = ReadyThreads::start(fuse_protocol::Session::<Adapter>::THREADS_MIN)?;
+    let for_write_back = ReadyThreads::start(2)?;
     let (connection, mounter) =
         Connection::mount_with_device(dir, &arguments, |mount| source::attach(image, access, mount))?;
     let connection = Arc::new(connection);
     let start_write_back = || {
         let fs = fs.clone();
-        KernelWriteBack::start(connection.clone(), move |message| fs.record_fault(message))
+        KernelWriteBack::start(connection.clone(), &for_write_back, move |message| fs.record_fault(message))
     };
-    let (kernel_write_back, kernel_write_back_for_space) = (start_write_back(), start_write_back());
+    let (kernel_write_back, kernel_write_back_for_space) = (start_write_back()?, start_write_back()?);
     // At least two: one worker may wait for a write-back that another worker has to answer; see `KernelWriteBack`.
     let threads =
         options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(4, |n| n.get() * 2));
@@ -120,7 +125,7 @@ pub fn mount(
         IoUring::IfOffered | IoUring::Wanted => Transport::IoUring,
     };
     let session = fuse_protocol::Session::new(connection, limits, adapter).over(transport);
-    Ok(Session { session, threads, mounter })
+    Ok(Session { session, ready, threads, mounter })
 }
 
 impl Session {
@@ -138,7 +143,7 @@ impl Session {
     pub fn run(self, report: Arc<Report>) -> io::Result<()> {
         // It is set only once, because this takes the session.
         let _ = self.session.handler().report.set(report);
-        self.session.run(self.threads)
+        self.session.run_on(self.ready, self.threads)
     }
 }
 

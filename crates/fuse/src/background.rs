@@ -1,13 +1,13 @@
 //! The threads beside requests: the work of idle times, discards, and reports of damage and failed writes.
 
 use std::{
+    io,
     path::PathBuf,
     sync::{Arc, mpsc},
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
-use fuse_protocol::contain;
+use fuse_protocol::{ReadyThreads, Worker, contain};
 use posix::{FileSystem, IdleWork};
 
 use crate::{
@@ -25,30 +25,40 @@ const BETWEEN_DISCARDS: Duration = Duration::from_millis(50);
 
 /// The background threads. Dropping it stops and joins them.
 pub struct Background {
-    stop: Vec<mpsc::Sender<()>>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Stoppable>,
 }
 
+/// A thread that ends at its next tick once the sender is dropped.
+type Stoppable = (mpsc::Sender<()>, Worker);
+
 impl Background {
-    /// Starts the threads. `image` is the name that events use.
+    /// Number of its threads.
+    pub const THREADS: usize = 2;
+
+    /// Starts the threads, `ready` ones first. `image` is the name that events use.
+    ///
+    /// # Errors
+    /// That of the host if it refuses a thread.
     pub fn start(
+        ready: &ReadyThreads,
         fs: Arc<FileSystem>,
         options: &MountOptions,
         image: PathBuf,
         report: Arc<Report>,
-    ) -> Background {
+    ) -> io::Result<Background> {
         let (stop, stopped) = mpsc::channel();
         let (stop_discards, discards_stopped) = mpsc::channel();
         let options = options.clone();
-        let discards = thread::spawn({
+        let discards = ready.run({
             let fs = fs.clone();
             move || {
                 // The other thread reports it. Discards can be left out.
                 let worked = contain(|| discard(&fs, &discards_stopped));
                 worked.unwrap_or_else(|fault| fs.record_fault(fault));
+                Ok(())
             }
-        });
-        let thread = thread::spawn(move || {
+        })?;
+        let thread = ready.run(move || {
             let mut reporter = Reporter::new(&fs, image, report);
             // The thread survives a panic, because it still has to report it.
             let worked = contain(|| work(&fs, &options, &stopped, &mut reporter));
@@ -58,18 +68,28 @@ impl Background {
                 reporter.report_new(&fs);
             }
             reporter.report_new(&fs);
-        });
-        Background { stop: vec![stop, stop_discards], threads: vec![thread, discards] }
+            Ok(())
+        })?;
+        Ok(Background { threads: vec![(stop, thread), (stop_discards, discards)] })
+    }
+
+    /// Stops all threads but the one that reports.
+    pub fn stop_helpers(&mut self) {
+        end(self.threads.drain(1..));
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
-        self.stop.clear();
-        for thread in self.threads.drain(..) {
-            // The thread ends at its next tick.
-            let _ = thread.join();
-        }
+        end(self.threads.drain(..));
+    }
+}
+
+/// Stops threads, all at the same time, and joins them.
+fn end(threads: impl Iterator<Item = Stoppable>) {
+    let stopped: Vec<Worker> = threads.map(|(_stop, thread)| thread).collect();
+    for thread in stopped {
+        let _ = thread.join();
     }
 }
 

@@ -15,7 +15,7 @@ use f2fs::{
     engine::{Engine, read_superblock},
     format::superblock::Features,
 };
-use fuse_protocol::{Mounter, UnmountMode};
+use fuse_protocol::{Mounter, ReadyThreads, UnmountMode};
 use image::{Image, Source};
 use posix::{FileSystem, Settings};
 use rustix::param::page_size;
@@ -50,6 +50,9 @@ const DIRTY_PERCENT_MAX: u64 = 50;
 /// writes. Reads and fsyncs of other files wait behind them, and a stream whose write-back begins early is written by
 /// two processors.
 const DIRTY_BYTES: u64 = 128 << 20;
+
+/// Threads beside those that answer requests: one waits for signals, and one for the end of the session.
+const THREADS: usize = 2 + Background::THREADS;
 
 /// An error of the mount as a whole.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +92,30 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
+    /// The host refuses a thread or a process without which the mount cannot work.
+    #[error(
+        "cannot mount on {}: the system gives no further thread or process: {source}; the limit of processes of this user \
+         (ulimit -u) or of the container (pids.max) is reached: raise it or end other programs, and try again",
+        dir.display()
+    )]
+    NoThread {
+        /// The mount point.
+        dir: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The mount could not be taken from its directory at the end.
+    #[error(
+        "the volume is closed, but {} still shows a mount that nobody answers: {source}; unmount it with umount or \
+         fusermount3 -u",
+        dir.display()
+    )]
+    Unmount {
+        /// The mount point.
+        dir: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
     /// The connection to the kernel broke.
     #[error("the connection to the kernel failed: {0}")]
     Session(io::Error),
@@ -107,6 +134,8 @@ pub struct Mount {
     /// Caught from before the mount exists: an uncaught signal would leave a mount without a process that
     /// answers.
     signals: Signals,
+    /// Started before the mount exists, because the host may refuse them.
+    threads: ReadyThreads,
     image: PathBuf,
     dir: PathBuf,
     options: MountOptions,
@@ -139,8 +168,9 @@ impl Mount {
     ) -> Result<Mount> {
         let image = sources.first().map(|source| PathBuf::from(source.name())).unwrap_or_default();
         let at = |source| Error::Engine { path: image.clone(), source };
-        let mount_error = |source| Error::Mount { dir: dir.to_path_buf(), source };
+        let mount_error = |source| mount_error(dir, source);
         let dir = dir.canonicalize().map_err(mount_error)?;
+        let threads = ReadyThreads::start(THREADS).map_err(mount_error)?;
         survive_file_size_limit().map_err(Error::Session)?;
         let mut protected = None;
         let images = match open_images(sources, &options) {
@@ -182,7 +212,18 @@ impl Mount {
         let session = backend::mount(fs.clone(), first, &dir, &options, &source).map_err(mount_error)?;
         // From here on only the volume keeps the files open.
         drop(images);
-        Ok(Mount { fs, session, signals, image, dir, options, read_only_reason, writer, asks_for_fsck })
+        Ok(Mount {
+            fs,
+            session,
+            signals,
+            threads,
+            image,
+            dir,
+            options,
+            read_only_reason,
+            writer,
+            asks_for_fsck,
+        })
     }
 
     /// Returns true if the volume has known damage that was not repaired.
@@ -225,37 +266,38 @@ impl Mount {
         report: impl Fn(&Event) + Send + Sync + 'static,
     ) -> Result<()> {
         let report: Arc<Report> = Arc::new(report);
-        let Mount { fs, session, mut signals, image, dir, options, .. } = self;
+        let Mount { fs, session, signals, threads, image, dir, options, .. } = self;
         let (mounter, device) = (session.mounter(), session.device());
         let (ends, end) = mpsc::channel();
-        let (handle, on_signal) = (signals.handle(), ends.clone());
-        thread::spawn(move || {
-            for _ in signals.forever() {
-                let _ = on_signal.send(End::Signal);
-            }
+        let handle = signals.handle();
+        // Of the threads that wait the host cannot refuse any.
+        let started = Background::start(&threads, fs.clone(), &options, image.clone(), report.clone());
+        let started = started.and_then(|background| {
+            start_session(&threads, signals, session, report, ends)?;
+            Ok(background)
         });
-        thread::spawn({
-            let report = report.clone();
-            move || ends.send(End::Session(session.run(report)))
-        });
-        let background = Background::start(fs.clone(), &options, image.clone(), report);
+        let (mut background, started) = match started {
+            Ok(background) => (Some(background), Ok(())),
+            Err(error) => (None, Err(mount_error(&dir, error))),
+        };
         if let Some(device) = device {
             set_cache_limits(device);
         }
-        let heard = ready().map_err(Error::Unheard);
-
+        let heard = started.and_then(|()| ready().map_err(Error::Unheard));
         let first = match heard {
             Ok(()) => end.recv().expect("the session thread sends before it ends"),
             Err(_) => End::Signal,
         };
         let result = match first {
-            End::Session(result) => result,
+            End::Session(result) => result.map_err(Error::Session),
             End::Signal => {
-                end_mount(&dir, device, mounter);
+                // The helper that unmounts may need the place of a thread.
+                background.iter_mut().for_each(Background::stop_helpers);
+                let unmounted = end_mount(&dir, device, mounter);
                 match end.recv_timeout(GRACE) {
-                    Ok(End::Session(result)) => result,
+                    Ok(End::Session(result)) => result.map_err(Error::Session),
                     // Programs that still use the mount get errors from now on, so the volume can be closed.
-                    Ok(End::Signal) | Err(_) => Ok(()),
+                    Ok(End::Signal) | Err(_) => unmounted.map_err(|source| Error::Unmount { dir, source }),
                 }
             }
         };
@@ -268,7 +310,7 @@ impl Mount {
             // DESTROY has been answered with EIO before, but `umount` does not pass errors on.
             return Err(Error::Ended { path: image, reason: reason.to_string() });
         }
-        heard.and(result.map_err(Error::Session))
+        heard.and(result)
     }
 }
 
@@ -294,20 +336,55 @@ pub fn remount(dir: &Path, lists: &[String]) -> Result<()> {
     }
 }
 
+/// Returns the error of a mount on a directory.
+fn mount_error(dir: &Path, source: io::Error) -> Error {
+    let dir = dir.to_path_buf();
+    match source.kind() {
+        io::ErrorKind::WouldBlock => Error::NoThread { dir, source },
+        _ => Error::Mount { dir, source },
+    }
+}
+
 /// Unmounts, or detaches lazily if the mount is still in use. This covers all places to which it was moved or
 /// bind-mounted, but no other mounts on top of it.
-fn end_mount(dir: &Path, device: Option<(u32, u32)>, mounter: Mounter) {
-    let places = match (device, block::mounts()) {
+fn end_mount(dir: &Path, device: Option<(u32, u32)>, mounter: Mounter) -> io::Result<()> {
+    let places = || match (device, block::mounts()) {
         (Some(device), Ok(all)) => mounts::places_of(&all, device),
         _ => vec![dir.to_path_buf()],
     };
+    let found = places();
     // Dirty pages must be written back now; they are lost with the connection.
-    let _ = fuse_protocol::sync(places.first().map(PathBuf::as_path));
-    for place in places {
-        if fuse_protocol::unmount(&place, mounter, UnmountMode::Now).is_err() {
-            let _ = fuse_protocol::unmount(&place, mounter, UnmountMode::Lazy);
+    let _ = fuse_protocol::sync(found.first().map(PathBuf::as_path));
+    let unmount = |place: &PathBuf| {
+        fuse_protocol::unmount(place, mounter, UnmountMode::Now)
+            .or_else(|_| fuse_protocol::unmount(place, mounter, UnmountMode::Lazy))
+    };
+    let unmounted = found.iter().map(unmount).fold(Ok(()), io::Result::and);
+    // Others may have unmounted it meanwhile.
+    if places().is_empty() { Ok(()) } else { unmounted }
+}
+
+/// Starts to wait for signals and to answer requests.
+fn start_session(
+    threads: &ReadyThreads,
+    mut signals: Signals,
+    session: backend::Session,
+    report: Arc<Report>,
+    ends: mpsc::Sender<End>,
+) -> io::Result<()> {
+    let on_signal = ends.clone();
+    threads.run(move || {
+        for _ in signals.forever() {
+            let _ = on_signal.send(End::Signal);
         }
-    }
+        Ok(())
+    })?;
+    // The receiver may have given up waiting.
+    threads.run(move || {
+        let _ = ends.send(End::Session(session.run(report)));
+        Ok(())
+    })?;
+    Ok(())
 }
 
 /// Opens the images that hold the volume.

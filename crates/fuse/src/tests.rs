@@ -20,7 +20,7 @@ use f2fs::{
     mkfs::{self, DeviceContent, DeviceSize, NewVolume, Plan},
     units::{Ino, Time},
 };
-use fuse_protocol::{CHANGING_MAX, contain};
+use fuse_protocol::{CHANGING_MAX, ReadyThreads, contain};
 use image::{Image, Source};
 use posix::{Atime, Errno, FileSystem, OpenFor, OpenMode, Settings};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
@@ -233,7 +233,9 @@ fn a_panic_in_the_background_is_noticed() {
     fs.write(posix::Credentials { uid: 0, gid: 0, pid: 0 }, long, 0, b"x", Default::default()).unwrap();
     device.in_writes.store(true, Ordering::Relaxed);
     let options = MountOptions { checkpoint_interval: Duration::from_millis(1), ..MountOptions::default() };
-    let background = Background::start(fs.clone(), &options, "image".into(), Arc::new(|_: &Event| ()));
+    let ready = ReadyThreads::default();
+    let report = Arc::new(|_: &Event| ());
+    let background = Background::start(&ready, fs.clone(), &options, "image".into(), report).unwrap();
     let started = Instant::now();
     while fs.failure().is_none() {
         assert!(started.elapsed() < Duration::from_secs(60), "the panic is not noticed");

@@ -83,25 +83,29 @@ pub fn transmit<R: Read, W: Write + Send>(
     let room = Room::default();
     let (sender, receiver) = mpsc::sync_channel::<Request>(1);
     let receiver = Mutex::new(receiver);
+    let work = || {
+        loop {
+            let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(request) = next else { return };
+            let answer = serve(export, session, &request);
+            let (head, data) = encode(&request, answer, session);
+            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+            // After a partial reply no further reply would be valid. The connection must end, so that
+            // neither the client nor the reader of its requests waits for more.
+            let sent = output.as_mut().map(|out| out.write_all(&head).and_then(|()| out.write_all(&data)));
+            if sent.is_some_and(|sent| sent.is_err()) {
+                *output = None;
+                close();
+            }
+        }
+    };
     std::thread::scope(|scope| {
-        for _ in 0..WORKERS {
-            scope.spawn(|| {
-                loop {
-                    let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(request) = next else { return };
-                    let answer = serve(export, session, &request);
-                    let (head, data) = encode(&request, answer, session);
-                    let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-                    // After a partial reply no further reply would be valid. The connection must end, so that
-                    // neither the client nor the reader of its requests waits for more.
-                    let sent =
-                        output.as_mut().map(|out| out.write_all(&head).and_then(|()| out.write_all(&data)));
-                    if sent.is_some_and(|sent| sent.is_err()) {
-                        *output = None;
-                        close();
-                    }
-                }
-            });
+        for number in 0..WORKERS {
+            match std::thread::Builder::new().spawn_scoped(scope, work) {
+                // Fewer workers than wanted answer more slowly.
+                Err(_) if number > 0 => break,
+                started => drop(started?),
+            }
         }
         let result = receive(input, &sender, &room);
         // The workers finish the requests under way and end with the channel.

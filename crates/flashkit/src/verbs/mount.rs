@@ -112,13 +112,14 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(fuse::remount(&args.dir, &args.options)?);
     }
     if !args.foreground && !args.stays {
-        return match spawn_daemon(daemon_arguments(args)?, keys::to_lines(&given).as_bytes())? {
+        let started = spawn_daemon(daemon_arguments(args)?, keys::to_lines(&given).as_bytes());
+        return match started.map_err(|error| no_process(&args.dir, error))? {
             Ok(()) => Ok(()),
             // The background process has printed the reason.
             Err(status) => std::process::exit(status.code().unwrap_or(1)),
         };
     }
-    let ready = args.stays.then(Ready::detach);
+    let ready = args.stays.then(Ready::detach).transpose()?;
     let mut sources = args.image.further.place.sources(&args.image.image);
     // The paths to the temporary files are valid as long as these are open.
     unpack(&mut sources, &mut options)?;
@@ -143,7 +144,8 @@ pub fn run(args: &Args) -> Result<()> {
     let announce = || {
         // A mount without it only ends less well when it is killed.
         let watched = device.and_then(|device| Watched::open(&dir, device).ok());
-        watcher = watched.and_then(|watched| Watcher::start(&args.image.image, &dir, watched).ok());
+        let started = watched.map(|watched| Watcher::start(&args.image.image, &dir, watched));
+        watcher = started.and_then(|started| started.inspect_err(|error| without_watcher(&dir, error)).ok());
         ready.map_or(Ok(()), Ready::announce)
     };
     let ended = mount.run(announce, move |event| report(&image, event));
@@ -186,6 +188,23 @@ fn not_a_directory(dir: &Path, error: io::Error) -> anyhow::Error {
         }
         _ => anyhow::Error::new(error).context(dir.to_string()),
     }
+}
+
+/// Explains that no background process can be started, with advice if a limit is the cause.
+fn no_process(dir: &Path, source: io::Error) -> anyhow::Error {
+    match source.kind() {
+        io::ErrorKind::WouldBlock => fuse::Error::NoThread { dir: dir.to_path_buf(), source }.into(),
+        _ => anyhow::Error::new(source).context("cannot start the background process of the mount"),
+    }
+}
+
+/// Tells that nobody ends the mount if its process is killed.
+fn without_watcher(dir: &Path, error: &io::Error) {
+    let (dir, error) = (dir.display(), failure::plain(&error.to_string()));
+    notice!(
+        "flashkit: warning: the process that watches over the mount cannot be started: {error}; if the mount is \
+         killed, programs may wait for it until `umount -f {dir}`"
+    );
 }
 
 /// Returns the command line of the background process.

@@ -222,6 +222,44 @@ fn a_study_without_a_guest_or_a_place_for_results_reports_it() {
     assert!(error.contains("nowhere: contains no readable study"), "{error}");
 }
 
+/// A worker that the host refused ended the connection by a panic.
+#[test]
+fn a_server_that_gets_few_threads_answers_its_clients() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!(
+            "skipped: the limit holds for other users than root, and this needs root to become one"
+        );
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    // Cargo's directory may be root's alone.
+    let script = format!(
+        "chmod 755 .; cp {} flashkit; chmod 755 flashkit
+         ./flashkit card new sd.card --profile survey-emmc51 --size 64M > /dev/null; chown 64733 . sd.card
+         exec setpriv --reuid 64733 --regid 64733 --clear-groups prlimit --nproc=6 \\
+             ./flashkit card serve sd.card --nbd unix:socket",
+        env!("CARGO_BIN_EXE_flashkit")
+    );
+    let mut server = Command::new("bash").args(["-euc", &script]).current_dir(dir).spawn().unwrap();
+    let address = format!("unix:{}", dir.join("socket").display()).parse().unwrap();
+    let started = std::time::Instant::now();
+    let client = loop {
+        match block::nbd::Client::connect(&address) {
+            Ok(client) => break client,
+            Err(error) => assert!(started.elapsed().as_secs() < 60, "{error}"),
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    };
+    let wrote = block::Device::write(&client, 0, &[7; 4096]).and_then(|()| block::Device::flush(&client));
+    let mut read = [0; 4096];
+    let read = block::Device::read(&client, 0, &mut read).map(|()| read[0]);
+    drop(client);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&server), rustix::process::Signal::INT)
+        .unwrap();
+    assert!(server.wait().unwrap().success());
+    assert!(wrote.is_ok() && read.as_ref().is_ok_and(|first| *first == 7), "{wrote:?} {read:?}");
+}
+
 #[test]
 fn requests_to_a_card_are_recorded_and_replayed() {
     let dir = tempfile::tempdir().unwrap();
