@@ -250,55 +250,95 @@ pub fn open_writable(
 pub struct AllOrNothing {
     /// The volume.
     pub volume: Engine,
-    files: Vec<Arc<Refillable>>,
+    filled: Filled,
     before: CheckpointVer,
+}
+
+/// The files of the host whose holes the changes fill.
+#[derive(Clone, Default)]
+struct Filled {
+    files: Vec<Arc<Refillable>>,
+    is_closing: Arc<Mutex<bool>>,
+}
+
+impl Filled {
+    /// Makes the holes again. No later write reaches the files.
+    fn give_back(&self) {
+        for file in &self.files {
+            // The changes are gone all the same, and the caller already reports another error or ends.
+            let _ = file.give_back();
+        }
+    }
+
+    /// Forbids interrupts to [give back](Self::give_back) from now on. Waits for one that does.
+    fn begin_closing(&self) {
+        *self.is_closing.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
 }
 
 impl AllOrNothing {
     /// Opens a volume for changes.
     pub fn open(image: &Path, further: &Further, options: Options) -> Result<AllOrNothing> {
-        let mut files = Vec::new();
+        let mut filled = Filled::default();
         let options = Options { checkpoint_when_asked: true, ..options };
         let volume = open_with(image, further, options, |file| {
             let file = Arc::new(Refillable::new(file));
-            files.push(file.clone());
+            filled.files.push(file.clone());
             file
         })?;
         // Opening may have recovered the volume. That part stays.
-        files.iter().for_each(|file| file.begin());
+        filled.files.iter().for_each(|file| file.begin());
         let before = volume.last_checkpoint().version;
-        Ok(AllOrNothing { volume, files, before })
+        Ok(AllOrNothing { volume, filled, before })
     }
 
-    /// Makes all changes durable.
+    /// Makes all changes durable. A failure may leave them on the volume; otherwise their space is returned.
     pub fn keep(self, image: &Path) -> Result<()> {
-        // From here on, a failure may leave the changes on the volume.
-        self.files.iter().for_each(|file| file.keep());
-        close(self.volume, image)
+        let AllOrNothing { volume, filled, before } = self;
+        filled.begin_closing();
+        let device = volume.device().clone();
+        let closed = close(volume, image);
+        if closed.is_err() && newest_checkpoint(&device) == Some(before) {
+            filled.give_back();
+        }
+        closed
     }
 
     /// Returns the action for an interrupt: like [`give_up`](Self::give_up), but during a change of the
     /// volume.
     pub fn undo(&self) -> impl Fn() + Send + 'static {
-        let files = self.files.clone();
+        let filled = self.filled.clone();
         move || {
-            for file in &files {
-                // The process ends, so a failure cannot be reported.
-                let _ = file.give_back();
+            let is_closing = filled.is_closing.lock().unwrap_or_else(PoisonError::into_inner);
+            if !*is_closing {
+                filled.give_back();
             }
         }
     }
 
     /// Discards the changes and returns their space to the host's disk.
     pub fn give_up(self) {
-        let AllOrNothing { volume, files, before } = self;
+        let AllOrNothing { volume, filled, before } = self;
         let is_untouched = volume.last_checkpoint().version == before;
         drop(volume);
-        for file in files.iter().filter(|_| is_untouched) {
-            // The changes are gone all the same, and the caller already reports another error.
-            let _ = file.give_back();
+        if is_untouched {
+            filled.give_back();
         }
     }
+}
+
+/// Returns the version of the newest checkpoint that a device has. `None` if it cannot be told: a pack that cannot be read
+/// may have a newer one.
+fn newest_checkpoint(device: &Arc<dyn Device>) -> Option<CheckpointVer> {
+    // Without the recovery, which counts as another checkpoint.
+    let options = Options { roll_forward: false, ..Options::read_only() };
+    let volume = Engine::open(device.clone(), options).ok()?;
+    let (area, block) = (volume.superblock().checkpoint, volume.superblock().block_size.bytes());
+    let mut bytes = vec![0; block];
+    for n in 0..area.blocks() {
+        device.read((u64::from(area.start.0) + n) * block as u64, &mut bytes).ok()?;
+    }
+    volume.headless_checkpoint().is_none().then(|| volume.last_checkpoint().version)
 }
 
 fn open_with<D: Device + 'static>(

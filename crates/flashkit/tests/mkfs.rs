@@ -287,6 +287,37 @@ fn an_import_that_fails_leaves_no_space_taken_on_the_host() {
     assert!(model::fsck::fsck_image(&dir.join("v.img")).is_ok());
 }
 
+/// The space of blocks that the closing checkpoint writes was not returned.
+#[test]
+fn an_import_whose_last_checkpoint_fails_leaves_no_space_taken_on_the_host() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: this needs root to limit the disk of the image");
+    }
+    let dir = shared_dir();
+    let script = format!(
+        "mkdir host; mount --make-rprivate /; mount -t tmpfs -o size=64M tmpfs host; cd host
+         {0} mkfs -q v.img --size 256M
+         mkdir ../tree; for n in $(seq 200); do head -c 9000 /dev/urandom > ../tree/$n; done
+         before=$(stat -c %b v.img); used=$(df -k --output=used . | tail -1); failed=0
+         sum=$(sha256sum < v.img)
+         for more in 500 1500 $(seq 2100 75 3600) 40000; do
+             mount -o remount,size=$((used + more))k $PWD
+             if {0} import -q ../tree v.img 2> ../said; then break; fi
+             failed=$((failed + 1)); grep -q 'disk that holds the image is full' ../said
+             test $(stat -c %b v.img) -le $((before + 16)) || {{ echo \"$more: $before $(stat -c %b v.img)\"; exit 1; }}
+         done
+         echo $failed; {0} ls v.img | wc -l",
+        env!("CARGO_BIN_EXE_flashkit")
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "bash", "-euo", "pipefail", "-c", &script]);
+    let run = command.current_dir(dir.path()).output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success(), "{said}{errors}");
+    let [failed, entries] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
+    assert!(failed.parse::<u32>().unwrap() > 10 && entries == "200", "{said}");
+}
+
 /// Returns true if a program can be started. Otherwise prints that its test is skipped.
 fn has(program: &str) -> bool {
     let is_there = Command::new(program).arg("--version").output().is_ok();
