@@ -349,3 +349,38 @@ fn an_archive_goes_through_a_named_pipe() {
     }
     assert!(reader.join().unwrap() == fs::read(dir.join("plain.tar")).unwrap());
 }
+
+/// Permissions of exported directories kept their owner from later hard links into them, and from another export.
+#[test]
+fn ordinary_users_export_through_directories_that_forbid_them_access() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: this needs root to become another user");
+    }
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let script = format!(
+        "chmod 755 .; mkdir -p tree/a/deep/deeper tree/b tree/ro/below out; chown 64734 . out
+         echo 1 > tree/a/deep/deeper/file; echo 2 > tree/ro/below/file; echo 3 > tree/a/other
+         ln tree/a/deep/deeper/file tree/b/link; ln tree/a/other tree/b/other; ln tree/a/other tree/b/third
+         chmod 444 tree/a/deep/deeper; chmod 600 tree/a/deep; chmod 0 tree/a; chmod 555 tree/b tree/ro/below tree/ro
+         chmod 555 tree; touch -d 2020-01-02 tree/ro/below tree/ro tree/a/deep tree/a tree/b tree
+         {0} mkfs -q --size 64M v.img --from tree; chmod 644 v.img; cp {0} flashkit; chmod 755 flashkit
+         as='setpriv --reuid 64734 --regid 64734 --clear-groups'
+         list() {{ (cd $1; find . -printf '%p %y %m %n %TY-%Tm-%Td\\n' | grep -v ' f ' | sort; find . -type f -printf '%p %m %n\\n' | sort); }}
+         list tree > wanted
+         for overwrite in '' --overwrite --overwrite; do
+             $as ./flashkit export -q $overwrite v.img out
+             list out | diff wanted - || exit 1
+             test $(find out -links 3 -type f | wc -l) = 3
+         done
+         # An error gives directories their permissions back.
+         chmod 755 out/ro/below; rm out/ro/below/file; mkdir out/ro/below/file; chmod 511 out/ro/below
+         ! $as ./flashkit export -q --overwrite v.img out 2> said
+         grep -q 'ro/below/file' said
+         stat -c %a out out/ro out/ro/below > modes; printf '555\\n555\\n511\\n' | diff - modes",
+        env!("CARGO_BIN_EXE_flashkit")
+    );
+    let run = Command::new("bash").args(["-euc", &script]).current_dir(dir).output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success(), "{said}{errors}");
+}

@@ -7,36 +7,40 @@
 //! permissions, attributes and times are set through a handle of the new entry. Therefore neither a hostile
 //! volume nor another user with write access to the directory can redirect the export outside.
 //!
-//! A directory's own permissions and times are set when the sink leaves it, as late as possible. Metadata
+//! A directory's own permissions and times are set when the sink leaves it, as late as possible. Where they keep its owner
+//! from a later link into it, or those of an existing directory from its replacement, they are lifted meanwhile ([`access`]).
+//! Entries have the ACLs of the tree only: those that they inherit from a directory of the host are removed. Metadata
 //! that the host refuses is reported as a separate loss of its entry.
 
+mod access;
+mod metadata;
 mod ownership;
 
 use std::{
     borrow::Cow,
-    ffi::OsStr,
     io,
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::Path,
 };
 
-use f2fs::{Error, Result, format::inode::DeviceNumber, printable, units::Time};
+use f2fs::{Error, Result, format::inode::DeviceNumber};
 use rustix::{
-    fs::{self as host, AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags},
+    fs::{self as host, AtFlags, FileType, Mode, OFlags, Stat, Timestamps},
     io::Errno,
-    process::{Gid, Uid},
 };
 
-use self::ownership::{owner_of, set_owner, set_permissions};
+use self::{
+    access::{set_mode, unlock, with_access},
+    metadata::{Acls, gives_acls, times_of},
+};
 use super::{Owners, Replacement, shown};
 use crate::{
     Entry, Kind, Metadata,
     export::{Loss, Sink},
     path::{check_components, components, is_inside, joined, split},
-    transform::capability,
 };
 
 /// Maximum number of directories kept open at once. Those further up are reopened through `..` when they are
@@ -84,6 +88,12 @@ struct OpenDirectory {
     /// Length of the parent directory's path in bytes.
     parent_path: usize,
     leave: Leave,
+    /// Permissions that it gets back if it is left without those of an entry.
+    locked: Option<Mode>,
+    /// ACLs that it may have.
+    acls: Acls,
+    /// ACLs that new entries in it get.
+    given: Acls,
 }
 
 /// Action on leaving a directory.
@@ -101,6 +111,7 @@ struct OpenFile {
     /// End of the last run in bytes.
     end: u64,
     meta: Box<Metadata>,
+    acls: Acls,
 }
 
 impl DirSink {
@@ -125,10 +136,13 @@ impl DirSink {
         let (root_fd, from) = (again()?, again()?);
         let stat = host::fstat(&fd).map_err(failed)?;
         let bottom = OpenDirectory {
-            fd: Some(fd),
             id: id(&stat),
             parent_path: 0,
             leave: Leave::Restore(times_of(&stat)),
+            locked: None,
+            acls: Acls::OfHost,
+            given: gives_acls(&fd),
+            fd: Some(fd),
         };
         Ok(DirSink {
             root: name,
@@ -151,6 +165,8 @@ impl DirSink {
     /// error.
     pub fn overwriting(mut self) -> DirSink {
         self.overwrite = true;
+        let root = &mut self.stack[0];
+        root.locked = root.fd.as_ref().and_then(|fd| unlock(fd.as_fd(), self.maker));
         self
     }
 
@@ -163,9 +179,12 @@ impl DirSink {
         Error::Host { path: shown(&self.root, path), source: errno.into() }
     }
 
+    fn top_directory(&self) -> &OpenDirectory {
+        self.stack.last().expect("the root stays on the stack")
+    }
+
     fn top(&self) -> &OwnedFd {
-        let top = self.stack.last().expect("the root stays on the stack");
-        top.fd.as_ref().expect("the directory on top is open")
+        self.top_directory().fd.as_ref().expect("the directory on top is open")
     }
 
     /// Puts the directory at `path` on top of the stack.
@@ -177,28 +196,58 @@ impl DirSink {
             let from = if self.path.is_empty() { 0 } else { self.path.len() + 1 };
             let name = path[from..].split(|byte| *byte == b'/').next().expect("a split has a first part");
             let name = name.to_vec();
-            self.enter(&name, None)?;
+            self.enter(&name, None, Acls::OfHost)?;
         }
         Ok(())
     }
 
-    /// Opens a subdirectory of the top directory and pushes it. Without `meta`, it is a directory that
-    /// existed before.
-    fn enter(&mut self, name: &[u8], meta: Option<Metadata>) -> Result<()> {
+    /// Opens a subdirectory of the top directory, which may have `acls`, and pushes it. Without `meta`, it is a directory
+    /// that existed before.
+    fn enter(&mut self, name: &[u8], meta: Option<Metadata>, acls: Acls) -> Result<()> {
         let path = joined(&self.path, name);
         let failed = |errno| self.failed(&path, errno);
-        let fd = host::openat(self.top(), name, DIRECTORY, Mode::empty()).map_err(failed)?;
+        let (fd, locked) = self.open_directory(name).map_err(failed)?;
         let stat = host::fstat(&fd).map_err(failed)?;
         let leave = match meta {
             Some(meta) => Leave::Finish(Box::new(meta)),
             None => Leave::Restore(times_of(&stat)),
         };
+        let given = if acls == Acls::OfHost { gives_acls(&fd) } else { Acls::OfEntry };
         let parent_path = std::mem::replace(&mut self.path, path).len();
-        self.stack.push(OpenDirectory { fd: Some(fd), id: id(&stat), parent_path, leave });
+        self.stack.push(OpenDirectory {
+            fd: Some(fd),
+            id: id(&stat),
+            parent_path,
+            leave,
+            locked,
+            acls,
+            given,
+        });
         if let Some(far) = self.stack.len().checked_sub(OPEN_MAX + 1) {
             self.stack[far].fd = None;
         }
         Ok(())
+    }
+
+    /// Opens a subdirectory of the top directory. If the sink overwrites, and the permissions of the directory forbid that
+    /// to its owner, they are lifted and returned.
+    fn open_directory(&self, name: &[u8]) -> Result<(OwnedFd, Option<Mode>), Errno> {
+        match host::openat(self.top(), name, DIRECTORY, Mode::empty()) {
+            Ok(fd) => {
+                let locked = self.overwrite.then(|| unlock(fd.as_fd(), self.maker)).flatten();
+                Ok((fd, locked))
+            }
+            Err(Errno::ACCESS) if self.overwrite => {
+                let node = host::openat(self.top(), name, SEARCH, Mode::empty())?;
+                let locked = unlock(node.as_fd(), self.maker).ok_or(Errno::ACCESS)?;
+                let opened = host::openat(&node, c".", DIRECTORY, Mode::empty());
+                if opened.is_err() {
+                    set_mode(node.as_fd(), locked)?;
+                }
+                Ok((opened?, Some(locked)))
+            }
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Leaves the directory on top of the stack.
@@ -219,10 +268,13 @@ impl DirSink {
             }
         }
         match top.leave {
-            Leave::Finish(meta) => self.finish_fd(fd.as_fd(), &path, &meta),
+            Leave::Finish(meta) => self.finish_fd(fd.as_fd(), &path, &meta, top.acls),
             Leave::Restore(times) => {
                 if let Err(errno) = host::futimens(&fd, &times) {
                     self.lose(&path, "its times", errno);
+                }
+                if let Some(Err(errno)) = top.locked.map(|locked| set_mode(fd.as_fd(), locked)) {
+                    self.lose(&path, "its permissions", errno);
                 }
             }
         }
@@ -262,6 +314,7 @@ impl DirSink {
     }
 
     fn directory(&mut self, name: &[u8], entry: &Entry) -> Result<()> {
+        let mut acls = self.top_directory().given;
         match host::mkdirat(self.top(), name, MAKING) {
             Ok(()) => {}
             Err(Errno::EXIST) if self.overwrite && !self.is_directory(name) => {
@@ -269,18 +322,19 @@ impl DirSink {
                 host::unlinkat(self.top(), name, AtFlags::empty()).map_err(failed)?;
                 host::mkdirat(self.top(), name, MAKING).map_err(failed)?;
             }
-            Err(Errno::EXIST) => {}
+            Err(Errno::EXIST) => acls = Acls::OfHost,
             Err(errno) => return Err(self.failed(&entry.path, errno)),
         }
-        self.enter(name, Some(entry.meta.clone()))
+        self.enter(name, Some(entry.meta.clone()), acls)
     }
 
     fn begin_file(&mut self, name: &[u8], entry: &Entry, size: u64) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = self.first_mode(&entry.meta);
+        let acls = self.top_directory().given;
+        let mode = self.first_mode(&entry.meta, acls);
         let (fd, _) = self.make(name, &entry.path, |top, name| host::openat(top, name, flags, mode))?;
         let meta = Box::new(entry.meta.clone());
-        self.file = Some(OpenFile { fd, path: entry.path.clone(), size, end: 0, meta });
+        self.file = Some(OpenFile { fd, path: entry.path.clone(), size, end: 0, meta, acls });
         Ok(())
     }
 
@@ -291,131 +345,10 @@ impl DirSink {
                 self.lose(&file.path, &format!("its size of {} bytes", file.size), errno);
             }
         }
-        self.finish_fd(file.fd.as_fd(), &file.path, &file.meta);
+        self.finish_fd(file.fd.as_fd(), &file.path, &file.meta, file.acls);
         if let Err(errno) = self.replacement.place(split(&file.path).1) {
             self.lose(&file.path, "its new content", errno);
         }
-    }
-
-    /// Returns the permissions at a file's creation. If the file stays with its creator, these are the final
-    /// ones, which saves a system call. Otherwise only the creator has access until the owner is set.
-    fn first_mode(&self, meta: &Metadata) -> Mode {
-        let stays = self.owners == Owners::Caller || (meta.uid, meta.gid) == self.maker;
-        let bits = if stays && meta.xattrs.is_empty() { meta.permissions & 0o777 } else { 0 };
-        Mode::from_raw_mode(bits.into()) | Mode::RUSR | Mode::WUSR
-    }
-
-    /// Sets the metadata of a new entry as far as it differs. The owner comes first, because a change of the
-    /// owner removes capabilities and set-id bits. The permissions come after the attributes, which can be
-    /// set only while the file is writable. The times come last.
-    fn finish_fd(&mut self, fd: BorrowedFd<'_>, path: &[u8], meta: &Metadata) {
-        let made = host::fstat(fd).ok();
-        let owner = made.as_ref().map(|made| (made.st_uid, made.st_gid));
-        let mut given = self.owners;
-        if given == Owners::Entry && owner != Some((meta.uid, meta.gid)) {
-            if let Err(errno) = owner_of(meta).and_then(|owner| set_owner(fd, owner)) {
-                given = Owners::Caller;
-                self.lose(path, &format!("its owner {}:{}", meta.uid, meta.gid), errno);
-            }
-        }
-        self.set_xattrs(path, meta, given, |name, value| {
-            host::fsetxattr(fd, name, value, XattrFlags::empty())
-        });
-        let permissions = self.permissions_of(path, meta, given);
-        let had = made.map(|made| made.st_mode & 0o7777);
-        // An access ACL changes the permissions, and a change of the owner removes set-id bits.
-        if !meta.xattrs.is_empty() || had != Some(permissions.into()) || permissions > 0o777 {
-            if let Err(errno) = set_permissions(fd, permissions) {
-                self.lose(path, &format!("its permissions {permissions:o}"), errno);
-            }
-        }
-        if let Err(errno) = host::futimens(fd, &times(meta)) {
-            self.lose(path, "its times", errno);
-        }
-    }
-
-    /// Returns the permissions to set: without set-id bits if the entry does not have its owner.
-    fn permissions_of(&mut self, path: &[u8], meta: &Metadata, given: Owners) -> u16 {
-        if given == Owners::Entry || meta.permissions & 0o6000 == 0 {
-            return meta.permissions;
-        }
-        self.tolerate(path, "its set-user-id or set-group-id bit", Errno::PERM);
-        meta.permissions & !0o6000
-    }
-
-    /// Sets the attributes. Leaves out the capabilities of a program that does not have its owner, since
-    /// capabilities grant more than set-id bits.
-    fn set_xattrs(
-        &mut self,
-        path: &[u8],
-        meta: &Metadata,
-        given: Owners,
-        set: impl Fn(&OsStr, &[u8]) -> Result<(), Errno>,
-    ) {
-        for xattr in &meta.xattrs {
-            let set = match &*xattr.name {
-                capability::NAME if given == Owners::Caller => Err(Errno::PERM),
-                name => set(OsStr::from_bytes(name), &xattr.value),
-            };
-            let Err(errno) = set else { continue };
-            let what = format!("its attribute {}", printable::name(&xattr.name));
-            match errno {
-                // The host cannot store it, or the caller lacks the right.
-                Errno::PERM
-                | Errno::ACCESS
-                | Errno::OPNOTSUPP
-                | Errno::NOSPC
-                | Errno::RANGE
-                | Errno::INVAL => {
-                    self.tolerate(path, &what, errno);
-                }
-                _ => self.lose(path, &what, errno),
-            }
-        }
-    }
-
-    /// Does the work of [`finish_fd`](Self::finish_fd) for an entry that cannot be opened. It uses a handle
-    /// that stands for the entry itself, even if another entry has taken its name. Calls that do not accept
-    /// such a handle reach it through the process's table of open files, where a link is not followed
-    /// further.
-    fn finish_node(&mut self, name: &[u8], entry: &Entry, kind: FileType, device: u64) -> Result<()> {
-        let (path, meta) = (&entry.path, &entry.meta);
-        let failed = |errno| self.failed(path, errno);
-        let node = host::openat(self.top(), name, NODE, Mode::empty()).map_err(failed)?;
-        let made = host::fstat(&node).map_err(failed)?;
-        if (FileType::from_raw_mode(made.st_mode), made.st_rdev, made.st_nlink) != (kind, device, 1) {
-            // Another process has replaced the entry.
-            return Err(self.failed(path, Errno::STALE));
-        }
-        let mut given = self.owners;
-        if given == Owners::Entry && (made.st_uid, made.st_gid) != (meta.uid, meta.gid) {
-            let set = |(uid, gid)| {
-                let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-                host::chownat(&node, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
-            };
-            if let Err(errno) = owner_of(meta).and_then(set) {
-                given = Owners::Caller;
-                self.lose(path, &format!("its owner {}:{}", meta.uid, meta.gid), errno);
-            }
-        }
-        let open_file = format!("/proc/self/fd/{}", node.as_raw_fd());
-        self.set_xattrs(path, meta, given, |name, value| {
-            host::setxattr(&*open_file, name, value, XattrFlags::empty())
-        });
-        if kind != FileType::Symlink {
-            let mode = Mode::from_raw_mode(self.permissions_of(path, meta, given).into());
-            // Not by `chmodat`, which is a system call of its own that fakeroot and pseudo do not see.
-            if let Err(errno) = host::chmod(&*open_file, mode) {
-                self.lose(path, &format!("its permissions {:o}", meta.permissions), errno);
-            }
-        }
-        let times = times(meta);
-        // An empty name works from Linux 5.8 on.
-        let set = host::utimensat(&node, c"", &times, AtFlags::EMPTY_PATH);
-        if set.or_else(|_| host::utimensat(host::CWD, &*open_file, &times, AtFlags::empty())).is_err() {
-            self.lose(path, "its times", set.expect_err("the second try follows an error"));
-        }
-        Ok(())
     }
 
     fn symlink(&mut self, name: &[u8], entry: &Entry, target: &[u8]) -> Result<()> {
@@ -449,7 +382,9 @@ impl DirSink {
             self.link_from = (dir.to_vec(), opened);
         }
         let from = if dir == self.path { self.top() } else { &self.link_from.1 };
-        self.make(name, &entry.path, |top, name| host::linkat(from, first, top, name, AtFlags::empty()))?;
+        self.make(name, &entry.path, |top, name| {
+            with_access(from, self.maker, || host::linkat(from, first, top, name, AtFlags::empty()))
+        })?;
         self.place(name, &entry.path)
     }
 
@@ -457,33 +392,29 @@ impl DirSink {
     fn open_below(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let mut at = host::openat(&self.root_fd, c".", SEARCH, Mode::empty())?;
         for name in components(path) {
-            at = host::openat(&at, name, SEARCH, Mode::empty())?;
+            at = with_access(&at, self.maker, || host::openat(&at, name, SEARCH, Mode::empty()))?;
         }
         Ok(at)
-    }
-
-    /// Records the loss of a part of an entry.
-    fn lose(&mut self, path: &[u8], what: &str, errno: Errno) {
-        let loss = self.loss(path, what, errno);
-        self.losses.push(loss);
-    }
-
-    /// Records a loss that is expected because of the destination or the caller's rights.
-    fn tolerate(&mut self, path: &[u8], what: &str, errno: Errno) {
-        let loss = self.loss(path, what, errno);
-        self.losses.push(Loss { is_tolerated: true, ..loss });
-    }
-
-    fn loss(&self, path: &[u8], what: &str, errno: Errno) -> Loss {
-        let error =
-            Error::Host { path: format!("{}, {what}", shown(&self.root, path)), source: errno.into() };
-        Loss { path: path.to_vec(), error, is_tolerated: false }
     }
 }
 
 impl Drop for DirSink {
     fn drop(&mut self) {
         self.replacement.give_up();
+        // After an error. Directories whose handle is closed are reopened from below, as in `leave`.
+        let mut below: Option<OwnedFd> = None;
+        while let Some(OpenDirectory { fd, id: wanted, locked, .. }) = self.stack.pop() {
+            let reopened = || {
+                let fd = host::openat(below.as_ref()?, c"..", DIRECTORY, Mode::empty()).ok()?;
+                (id(&host::fstat(&fd).ok()?) == wanted).then_some(fd)
+            };
+            let Some(fd) = fd.or_else(reopened) else { return };
+            if let Some(locked) = locked {
+                // The error has been reported.
+                let _ = set_mode(fd.as_fd(), locked);
+            }
+            below = Some(fd);
+        }
     }
 }
 
@@ -563,19 +494,6 @@ pub fn make_private(folder: impl AsFd, name: &Path) -> io::Result<OwnedFd> {
 
 fn id(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
-}
-
-fn times_of(stat: &Stat) -> Timestamps {
-    let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ };
-    Timestamps {
-        last_access: time(stat.st_atime, stat.st_atime_nsec),
-        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
-    }
-}
-
-fn times(meta: &Metadata) -> Timestamps {
-    let time = |time: Time| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
-    Timestamps { last_access: time(meta.atime.unwrap_or(meta.mtime)), last_modification: time(meta.mtime) }
 }
 
 #[cfg(test)]

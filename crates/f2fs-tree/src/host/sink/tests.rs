@@ -3,6 +3,8 @@ use std::{
     os::unix::fs::{MetadataExt, symlink},
 };
 
+use rustix::fs::XattrFlags;
+
 use super::*;
 
 #[test]
@@ -44,4 +46,68 @@ fn an_owner_that_chown_takes_for_no_change_is_a_loss_and_costs_the_set_id_bits()
         assert_eq!(mode & 0o7777, 0o755, "{name}");
         assert!(losses.iter().any(|loss| loss.contains(name) && loss.contains("its owner")), "{losses:?}");
     }
+}
+
+/// Entry of an ACL that lets the user 4711 read and write, as xattr(7) has it.
+fn acl() -> Vec<u8> {
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 7, u32::MAX), (2, 6, 4711), (4, 5, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+/// ACLs of the destination let others read private files of the volume.
+#[test]
+fn entries_get_no_acl_of_the_destination() {
+    let root = tempfile::tempdir().expect("a directory");
+    let dir = root.path().join("out");
+    fs::create_dir(&dir).expect("a new directory");
+    const DEFAULT: &str = "system.posix_acl_default";
+    const ACCESS: &str = "system.posix_acl_access";
+    if host::setxattr(&dir, DEFAULT, &acl(), XattrFlags::empty()).is_err() {
+        return eprintln!("skipped: the file system of temporary files has no ACLs");
+    }
+    for merged in ["merged", "merged/below"] {
+        fs::create_dir(dir.join(merged)).expect("a new directory");
+    }
+    fs::write(dir.join("old"), "old").expect("a new file");
+    let has =
+        |name: &str, attribute: &str| host::getxattr(dir.join(name), attribute, &mut [0_u8; 512]).is_ok();
+    assert!(has("merged/below", DEFAULT) && has("old", ACCESS), "the destination has none");
+    let mut sink = DirSink::new(&dir, Owners::Caller).expect("a directory").overwriting();
+    let file = || Kind::File { size: 0, data: None };
+    let with = |permissions, xattrs: &[&str]| {
+        let xattr = |name: &&str| crate::Xattr { name: name.as_bytes().into(), value: acl() };
+        Metadata { permissions, xattrs: xattrs.iter().map(xattr).collect(), ..Metadata::default() }
+    };
+    let entries = [
+        ("dir", Kind::Directory, with(0o750, &[])),
+        ("dir/file", file(), with(0o640, &[])),
+        ("fifo", Kind::Fifo, with(0o640, &[])),
+        ("kept", Kind::Directory, with(0o755, &[DEFAULT])),
+        ("kept/file", file(), with(0o640, &[])),
+        ("link", Kind::Symlink { target: b"old".to_vec() }, with(0o777, &[])),
+        ("merged", Kind::Directory, with(0o750, &[])),
+        ("merged/below", Kind::Directory, with(0o750, &[])),
+        ("merged/below/file", file(), with(0o640, &[])),
+        ("old", file(), with(0o640, &[])),
+        ("own", file(), with(0o675, &[ACCESS])),
+    ];
+    let names = entries.each_ref().map(|(name, _, meta)| (*name, meta.permissions));
+    for (name, kind, meta) in entries {
+        sink.entry(&Entry { path: name.into(), kind, meta }).expect("an entry");
+    }
+    sink.finish().expect("their metadata");
+    assert_eq!(sink.losses().len(), 0);
+    for (name, permissions) in names {
+        assert_eq!((has(name, DEFAULT), has(name, ACCESS)), (name == "kept", name == "own"), "{name}");
+        let mode = fs::symlink_metadata(dir.join(name)).expect("it exists").mode();
+        assert_eq!(mode & 0o7777, u32::from(permissions), "{name}");
+    }
+    // The directory itself is no entry here.
+    assert!(has("", DEFAULT));
 }
