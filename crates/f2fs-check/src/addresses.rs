@@ -214,7 +214,9 @@ impl Checker<'_> {
             self.claimed_again(addr, format!("block {block} of {}", holder.ino), Some(slot));
         }
         let Some(owned) = self.summaries.owner(&self.io, addr) else {
-            if let Some(doubt) = self.doubt_without_summary(addr) {
+            let doubt = self.doubt_without_summary(addr);
+            let is_newest = self.outdated.newest.contains(&holder.nid);
+            if let Some(doubt) = doubt.filter(|doubt| !is_newest || !matches!(doubt, Doubt::Unmarked)) {
                 self.note_odd(key, odd(doubt, Nid::NULL));
             }
             return;
@@ -238,7 +240,12 @@ impl Checker<'_> {
         } else {
             return;
         };
-        self.note_odd(key, odd(doubt, owner.nid));
+        match doubt {
+            Doubt::Summary(kind, known) if self.outdated.newest.contains(&holder.nid) => {
+                self.summary_fault(kind, addr, &known);
+            }
+            doubt => self.note_odd(key, odd(doubt, owner.nid)),
+        }
     }
 
     /// Returns the evidence against the address of a block in use whose owner no summary tells.

@@ -29,7 +29,7 @@ use f2fs::{
     },
     units::{BlockAddr, Nid, SegNo},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     Certainty, Finding, Fix, Kind, Report,
@@ -39,12 +39,15 @@ use crate::{
     reader::read_runs,
     segments::Segments,
     summaries::{Owned, Summaries},
+    superseded::{Newest, Written},
     table::{Table, fact},
 };
 use misnamed::Misnamed;
 
 /// Nodes that the checkpoint counts and nothing names, from which on blocks without a mark are searched, too.
 const MISSING_MIN: u64 = 8;
+/// Checkpoints that a pack of the same place is older.
+const RECENT: u32 = 2;
 /// Footers that a summary contradicts, from which on it may be lost. One footer may be wrong itself.
 const DENIED_MIN: usize = 2;
 /// Byte offset of i_ctime.
@@ -83,8 +86,17 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// Finds the nodes that the NAT has lost, and returns their entries.
-pub fn find(sources: Sources<'_>, summaries: &mut Summaries, report: &mut Report) -> BTreeMap<Nid, NatEntry> {
+/// Entries that the NAT has lost.
+#[derive(Debug, Default)]
+pub struct Adopted {
+    /// The entries.
+    pub entries: BTreeMap<Nid, NatEntry>,
+    /// Those nodes of which the NAT names an older block, or none, and a log has the newest one.
+    pub newest: FxHashSet<Nid>,
+}
+
+/// Finds the nodes that the NAT has lost.
+pub fn find(sources: Sources<'_>, summaries: &mut Summaries, report: &mut Report) -> Adopted {
     let mut search = Search::new(sources, summaries);
     let marked = search.marked();
     let mut found = BTreeMap::new();
@@ -98,6 +110,16 @@ pub fn find(sources: Sources<'_>, summaries: &mut Summaries, report: &mut Report
         search.named.set(index);
         found.insert(nid, entry);
     }
+    let superseded = search.superseded(&found);
+    let newest = superseded.keys().copied().collect();
+    for (nid, newest) in superseded {
+        report.add(newest.finding(nid));
+        let NatEntry { ino, addr, .. } = newest.entry;
+        report.fix(Fix::Nat { nid, ino, addr });
+        let index = search.index(addr);
+        search.named.set(index);
+        found.insert(nid, newest.entry);
+    }
     let unmarked = search.unmarked(&found);
     for (nid, Candidate { entry, .. }) in unmarked.nodes {
         let known =
@@ -109,7 +131,7 @@ pub fn find(sources: Sources<'_>, summaries: &mut Summaries, report: &mut Report
         found.insert(nid, entry);
     }
     report.obstacle = unmarked.obstacle;
-    found
+    Adopted { entries: found, newest }
 }
 
 /// Returns true if a node of the volume can have this number.
@@ -344,6 +366,33 @@ impl<'a> Search<'a> {
             nodes: u64::from(checkpoint.valid_nodes).saturating_sub(known.nodes),
             inodes: u64::from(checkpoint.valid_inodes).saturating_sub(known.inodes),
         }
+    }
+
+    /// Nodes of which the NAT does not name the block that their log wrote last. Some of those without an entry may have been
+    /// removed since: they come back if the checkpoint counts just them, or if NAT and SIT are both older than the last nodes.
+    fn superseded(&self, found: &BTreeMap<Nid, NatEntry>) -> BTreeMap<Nid, Newest> {
+        let segments = self.sources.segments;
+        let written = Written::read(self.sources);
+        let mut superseded = written.newer(self.sources, found);
+        let are_tables_old = superseded.values().any(|newest| !segments.is_marked(newest.entry.addr));
+        let missing = self.missing(found);
+        if !are_tables_old && missing.nodes == 0 {
+            return superseded;
+        }
+        let mut absent = written.absent(self.sources, found);
+        let inodes: FxHashSet<Nid> =
+            absent.iter().filter(|(nid, newest)| newest.entry.ino.0 == nid.0).map(|(nid, _)| *nid).collect();
+        // A node without its inode belongs to a removed file.
+        absent.retain(|_, newest| {
+            let inode = Nid::from(newest.entry.ino);
+            inodes.contains(&inode) || self.is_named(inode) || found.contains_key(&inode)
+        });
+        if (absent.len() as u64, inodes.len() as u64) == (missing.nodes, missing.inodes) {
+            superseded.extend(absent);
+        } else if are_tables_old {
+            superseded.extend(absent.into_iter().filter(|(_, newest)| newest.age <= RECENT));
+        }
+        superseded
     }
 
     /// Segments without a usable entry of the SIT; all of them if most nodes and inodes are missing.

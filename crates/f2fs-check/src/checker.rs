@@ -197,9 +197,9 @@ fn examine_by_first(
     let mut summaries =
         Summaries::new(&geometry, &superblock, &pack.checkpoint, std::mem::take(&mut pack.summaries));
     let sources = adopt::Sources::of((&io, &geometry, &superblock), &pack, &nodes.table, &segments);
-    let lost = adopt::find(sources, &mut summaries, &mut report);
-    if !lost.is_empty() {
-        pack.override_nat(&lost);
+    let adopted = adopt::find(sources, &mut summaries, &mut report);
+    if !adopted.entries.is_empty() {
+        pack.override_nat(&adopted.entries);
         nodes = nat::read(&io, &geometry, &pack, &mut Report::default(), progress);
     }
     let mut checker = Checker {
@@ -238,7 +238,7 @@ fn examine_by_first(
         parents: Parents::default(),
         marks: Marks::default(),
         past_size: FxHashMap::default(),
-        outdated: Outdated::new(counts),
+        outdated: Outdated::new(counts, adopted.newest),
         trials: Trials::default(),
         doubtful_names: DoubtfulNames::default(),
         area_fixes: FxHashMap::default(),

@@ -63,6 +63,9 @@ impl Checker<'_> {
             }
             return false;
         }
+        if self.outdated.newest.contains(&owner.nid) {
+            return false;
+        }
         let Some(place) = self.named_place(owner) else { return false };
         let certainty = match self.compare(&place, unused, old) {
             Verdict::Current(Certainty::Certain) => return false,

@@ -102,6 +102,9 @@ impl Checker<'_> {
     /// The place that the summary of a block names, if it lies in a node in use and has no address.
     fn emptied(&mut self, addr: BlockAddr) -> Option<((Nid, u16), Emptied)> {
         let owned = self.summaries.owner(&self.io, addr).filter(|owned| owned.content == Content::Data)?;
+        if self.outdated.newest.contains(&owned.owner.nid) {
+            return None;
+        }
         let NamedPlace { ino, block, slot, stored } = self.named_place(owned.owner)?;
         let is_empty = [BlockAddr::NULL, BlockAddr::NEW].contains(&stored);
         let place = Emptied { ino, block, slot, stored, originals: Vec::new() };

@@ -69,6 +69,7 @@ mod segments;
 mod shared;
 mod summaries;
 mod superblocks;
+mod superseded;
 mod table;
 mod verdict;
 mod wrong_layouts;

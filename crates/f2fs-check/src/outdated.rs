@@ -60,6 +60,8 @@ pub type Undecided = (NamedPlace, BlockAddr);
 pub struct Outdated {
     /// Origin of the counts in the checkpoint.
     counts: Counts,
+    /// Nodes whose newest block a log tells: no mark and no summary speaks against their addresses.
+    pub newest: FxHashSet<Nid>,
     /// Number of places that are reserved and have no block.
     pub reserved_blocks: u64,
     /// Places that name a block without a mark, with a marked one that belongs there, as long as nothing decides between them;
@@ -81,9 +83,10 @@ pub struct Outdated {
 
 impl Outdated {
     /// Begins without facts.
-    pub fn new(counts: Counts) -> Outdated {
+    pub fn new(counts: Counts, newest: FxHashSet<Nid>) -> Outdated {
         Outdated {
             counts,
+            newest,
             reserved_blocks: 0,
             undecided: BTreeMap::new(),
             attached: FxHashSet::default(),

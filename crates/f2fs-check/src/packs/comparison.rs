@@ -59,7 +59,7 @@ fn nodes((io, geometry, sb): (&Io, &Geometry, &Superblock), pack: &mut Pack) -> 
     let segments = Segments::read(io, geometry, pack, &mut report, &mut |_| {});
     let mut summaries = Summaries::new(geometry, sb, &pack.checkpoint, pack.summaries.clone());
     let sources = adopt::Sources::of((io, geometry, sb), pack, &table, &segments);
-    let lost = adopt::find(sources, &mut summaries, &mut report);
+    let lost = adopt::find(sources, &mut summaries, &mut report).entries;
     if lost.is_empty() {
         return table;
     }

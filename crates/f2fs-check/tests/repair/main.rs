@@ -1,12 +1,12 @@
 //! Each kind of damage is repaired: the next check finds nothing, fsck.f2fs neither, every file that the damage did not
 //! touch is as before, and undo brings the damaged volume back.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use block::{Counted, Device, Fault, Faulty, MemoryDevice, Survivors, Verb, power_cut};
 use f2fs::{
     engine::{Caller, Engine, FinalSymlink, NewNode, Options},
-    format::{BLOCKS_PER_SEGMENT, dir_hash, inode::flag},
+    format::{BLOCKS_PER_SEGMENT, dir_hash, inode::flag, node::NodeFooter, sit::SegmentType},
     units::{BlockAddr, Ino, Nid, SegNo},
 };
 use f2fs_check::{
@@ -141,8 +141,9 @@ fn an_old_head_of_the_newest_pack_gives_way_to_the_end_of_the_pack() {
     assert_eq!(repaired(&d), Vec::<String>::new(), "the files that are not as before");
 }
 
-#[test]
-fn a_damaged_head_over_lost_journals_gives_way_to_the_older_pack() {
+/// A volume whose newest pack has lost its head and its journals, with its content before that. The newest checkpoint has files
+/// that only its journal and the log of their nodes tell. Returns the last blocks of the logs of nodes, too.
+fn without_head_and_journals() -> (Damaged, BTreeMap<String, String>, Vec<BlockAddr>) {
     let d = Damaged::new();
     let mut volume = Engine::open(d.device.clone(), Options::new(|| NOW)).unwrap();
     for n in 0..20 {
@@ -159,6 +160,31 @@ fn a_damaged_head_over_lost_journals_gives_way_to_the_older_pack() {
     d.put(pack, 0, &[0; BLOCK]);
     for block in checkpoint.summaries_start..checkpoint.pack_blocks - 1 {
         d.put(BlockAddr(pack.0 + block), 0, &[0; BLOCK]);
+    }
+    let logs = checkpoint.logs[SegmentType::HotNode.index()..].iter().filter(|log| log.offset > 0);
+    let last = logs.map(|log| volume.geometry().block(log.segment, log.offset - 1)).collect();
+    (d, before, last)
+}
+
+#[test]
+fn a_damaged_head_over_lost_journals_comes_back_with_what_the_logs_tell() {
+    let (d, before, _) = without_head_and_journals();
+    let plan = repair_of(&d.device);
+    plan.apply(&*d.device).unwrap();
+    assert!(support::report(d.device.clone()).is_clean());
+    model::fsck::fsck(&d.device).expect("fsck.f2fs finds nothing");
+    assert!(contents(&d.device) == before, "{:?}", plan.losses);
+}
+
+#[test]
+fn a_damaged_head_over_lost_journals_gives_way_to_the_older_pack() {
+    let (d, before, last) = without_head_and_journals();
+    // The logs do not lead to the places where they go on.
+    for addr in last {
+        d.put(addr, BLOCK - 4, &[0; 4]);
+        if NodeFooter::of(&d.block(addr)).is_inode() {
+            d.seal_at(NodeFooter::of(&d.block(addr)).ino, addr);
+        }
     }
     let plan = repair_of(&d.device);
     assert_eq!(plan.certainty(), Certainty::Unclear, "the newest changes are lost");

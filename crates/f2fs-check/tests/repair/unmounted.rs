@@ -1,6 +1,6 @@
 //! Damage after a power cut: the newest checkpoint is not that of an unmount, and has no summaries of the node logs.
 
-use f2fs::format::{checkpoint::Flags, sit::SegmentType};
+use f2fs::format::checkpoint::Flags;
 
 use super::*;
 
@@ -121,7 +121,12 @@ fn files_whose_nat_journal_is_zero_are_said_to_be_lost() {
         let [(journal, at), _] = d.journals();
         assert_ne!(d.block(journal)[at..at + 2], [0; 2], "the journal has entries");
         let sound = contents(&d.device);
-        // The block has the journal of the SIT, too: nothing else is left that names the nodes.
+        // The block has the journal of the SIT, too, and the last node does not lead to where its log goes on: nothing else is
+        // left that names the nodes.
+        let log = d.checkpoint().1.logs[SegmentType::WarmNode.index()];
+        let last = d.volume().geometry().block(log.segment, log.offset - 1);
+        d.put(last, BLOCK - 4, &[0; 4]);
+        d.seal_at(NodeFooter::of(&d.block(last)).ino, last);
         d.put(journal, 0, &[0; BLOCK]);
         let plan = repair_of(&d.device);
         plan.apply(&*d.device).unwrap();
@@ -135,6 +140,34 @@ fn files_whose_nat_journal_is_zero_are_said_to_be_lost() {
             "{end:?}: {:?}",
             plan.losses
         );
+    }
+}
+
+/// Nothing named them.
+#[test]
+fn files_whose_nat_and_sit_journals_are_zero_stay() {
+    for end in [At::Checkpoint, At::Unmount] {
+        let d = journaled(end);
+        let sound = contents(&d.device);
+        d.put(d.journals()[0].0, 0, &[0; BLOCK]);
+        loses_nothing(&d, &sound);
+    }
+}
+
+/// Journals have no checksum. Those of the checkpoint before fit each other: the check found nothing, and the files had their
+/// older content.
+#[test]
+fn older_journals_bring_no_older_content_back() {
+    for end in [At::Checkpoint, At::Unmount] {
+        let d = journaled_with_new_content(end);
+        let sound = contents(&d.device);
+        let (number, checkpoint) = d.checkpoint();
+        let older = BlockAddr(d.pack(1 - number).0 + checkpoint.summaries_start);
+        assert!(checkpoint.flags.has(Flags::COMPACT_SUM), "both journals lie in one block");
+        d.put(d.journals()[0].0, 0, &d.block(older));
+        let plan = repair_of(&d.device);
+        assert_eq!(plan.certainty(), Certainty::Likely, "{:?}", plan.losses);
+        loses_nothing(&d, &sound);
     }
 }
 
