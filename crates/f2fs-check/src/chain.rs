@@ -4,19 +4,20 @@
 //! of the checkpoint where it moves ranges. Atomic writes take blocks over from an orphan, which roll-forward removes first. So a
 //! node of the chain that names a block of another file is damaged. Roll-forward would take the block from its owner.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use f2fs::{
     Place,
+    engine::Geometry,
     format::{
-        BLOCKS_PER_SEGMENT, BlockSize,
+        BLOCKS_PER_SEGMENT, BlockSize, bits,
         checkpoint::Flags,
         node::{NodeBlock, NodeFooter},
         node_path::NodeKind,
-        sit::SegmentType,
+        sit::{MAP_BYTES, SegmentType},
         superblock::Features,
     },
-    units::{BlockAddr, Ino},
+    units::{BlockAddr, Ino, SegNo},
 };
 
 use crate::{
@@ -28,33 +29,67 @@ use crate::{
     table::fact,
 };
 
+/// The blocks of a chain in a segment.
+struct Visited {
+    blocks: [u8; MAP_BYTES],
+    /// First offset behind which later nodes lie.
+    first: u16,
+}
+
+/// The blocks of a chain.
+#[derive(Default)]
+struct Visits(BTreeMap<SegNo, Visited>);
+
+impl Visits {
+    /// Adds a block of the main area. Returns true if it is a new one.
+    fn add(&mut self, geometry: &Geometry, addr: BlockAddr) -> bool {
+        let (visited, offset) = self.look_behind(geometry, addr);
+        let is_new = !bits::msb(&visited.blocks, offset);
+        bits::set_msb(&mut visited.blocks, offset);
+        is_new
+    }
+
+    /// Lets nodes behind a block be later ones. Returns its segment, and its offset there.
+    fn look_behind(&mut self, geometry: &Geometry, addr: BlockAddr) -> (&mut Visited, usize) {
+        let (segment, offset) = geometry.position(addr);
+        let visited = self.0.entry(segment).or_insert(Visited { blocks: [0; MAP_BYTES], first: offset });
+        visited.first = offset.min(visited.first);
+        (visited, offset.into())
+    }
+
+    /// The blocks behind those of the chain, in their segments, that do not belong to it.
+    fn others(&self, geometry: &Geometry) -> Vec<(BlockAddr, ())> {
+        let behind = |(segment, visited): (&SegNo, &Visited)| {
+            let offsets = visited.first..BLOCKS_PER_SEGMENT as u16;
+            let others = offsets.filter(|offset| !bits::msb(&visited.blocks, usize::from(*offset)));
+            others.map(|offset| (geometry.block(*segment, offset), ())).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(behind).collect()
+    }
+}
+
 impl Checker<'_> {
-    /// Follows the chain. A loop is found without a list of the visited nodes (Brent's algorithm). While checkpoints are
-    /// disabled, Linux does not follow it: nodes after the checkpoint are none of the volume.
+    /// Follows the chain. While checkpoints are disabled, Linux does not follow it: nodes after the checkpoint are none of the
+    /// volume.
     pub fn check_chain(&mut self) {
         if self.superblock.features.has(Features::RO) || self.checkpoint.flags.has(Flags::DISABLED) {
             return;
         }
         let start = self.geometry.next_block(self.checkpoint.logs[SegmentType::WarmNode.index()]);
-        let (mut addr, mut mark, mut steps, mut limit) = (start, None, 0u64, 1u64);
-        let (mut fsynced, mut wrong, mut loops) = (0u64, false, false);
+        let (mut addr, mut visits) = (start, Visits::default());
+        let (mut fsynced, mut wrong, mut loops, mut last) = (0u64, false, false, start);
         while let Some(node) = self.chain_node(addr) {
-            if mark == Some(addr) {
-                self.tell_loop(addr, steps);
+            if !visits.add(&self.geometry, addr) {
                 loops = true;
                 break;
             }
+            last = addr;
             if !wrong {
                 wrong = self.check_chain_node(addr, &node);
             }
             self.check_owners_of_chain(addr, &node);
-            if steps == limit {
-                (mark, steps, limit) = (Some(addr), 0, limit * 2);
-            }
-            mark = mark.or(Some(addr));
             // A mount rolls files with such a mark forward. Other nodes were written without an fsync.
             fsynced += u64::from(node.footer().fsync);
-            steps += 1;
             addr = node.footer().next_addr;
         }
         if fsynced > 0 {
@@ -62,41 +97,47 @@ impl Checker<'_> {
             self.add(Kind::ChainPending, Place::Block(start), known);
         }
         // After an unmount there is no chain.
-        if !loops && (fsynced > 0 || !self.checkpoint.flags.has(Flags::UMOUNT)) {
-            self.check_end_of_chain(addr);
+        let may_have_more = loops || fsynced > 0 || !self.checkpoint.flags.has(Flags::UMOUNT);
+        let behind = if may_have_more { self.check_end_of_chain(addr, visits) } else { 0 };
+        if loops {
+            let behind = behind + self.check_copy(start, last);
+            let known = "the chain of fsynced nodes leads back to this node";
+            let finding = Finding::new(Kind::ChainLoop, Place::Block(addr), known);
+            self.report.add(match behind {
+                0 => finding,
+                _ => finding.with_certainty(Certainty::Unclear),
+            });
         }
     }
 
-    /// Tells a loop of `count` nodes, which begins at `addr`, and the nodes behind it. A node of the loop was damaged, and the
-    /// chain may have continued there.
-    fn tell_loop(&mut self, addr: BlockAddr, count: u64) {
-        let (mut at, mut last) = (addr, addr);
-        for _ in 0..count {
-            let Some(node) = self.chain_node(at) else { break };
-            at = node.footer().next_addr;
-            last = last.max(at);
+    /// Tells that the node at `last`, which leads back, is a copy of an earlier one of the chain from `start` on: the node that was
+    /// there is lost. Returns 1 then, or else 0.
+    fn check_copy(&mut self, start: BlockAddr, last: BlockAddr) -> u64 {
+        let Some(copy) = self.chain_node(last) else { return 0 };
+        let mut addr = start;
+        while addr != last {
+            let Some(node) = self.chain_node(addr) else { return 0 };
+            if node.bytes() == copy.bytes() {
+                let known = format!(
+                    "it is a copy of the fsynced node at {addr}, and the node that was there is lost"
+                );
+                self.add(Kind::ChainGap, Place::Node(copy.nid(), last), known);
+                return 1;
+            }
+            addr = node.footer().next_addr;
         }
-        let known = "the chain of fsynced nodes leads back to this node";
-        let finding = Finding::new(Kind::ChainLoop, Place::Block(addr), known);
-        let finding = match self.check_end_of_chain(last) {
-            0 => finding,
-            _ => finding.with_certainty(Certainty::Unclear),
-        };
-        self.report.add(finding);
+        0
     }
 
-    /// Tells nodes that fsyncs wrote behind the end of the chain, in its segment, and returns their count. The block there was
-    /// damaged, or a power cut tore it and kept later ones.
-    fn check_end_of_chain(&mut self, end: BlockAddr) -> u64 {
-        if !self.geometry.in_main(end) {
-            return 0;
+    /// Tells nodes that fsyncs wrote and to which the chain does not lead, in its segments and in that of its end, and returns
+    /// their count. A node before them was damaged or names a wrong block, or a power cut tore it and kept later ones.
+    fn check_end_of_chain(&mut self, end: BlockAddr, mut visits: Visits) -> u64 {
+        if self.geometry.in_main(end) {
+            visits.look_behind(&self.geometry, end);
         }
-        let (segment, offset) = self.geometry.position(end);
-        let behind = (offset + 1..BLOCKS_PER_SEGMENT as u16).map(|at| self.geometry.block(segment, at));
-        let behind: Vec<(BlockAddr, ())> = behind.map(|addr| (addr, ())).collect();
         let io = self.io.clone();
         let mut count = 0;
-        read_runs(&io, behind, |addr, (), bytes| {
+        read_runs(&io, visits.others(&self.geometry), |addr, (), bytes| {
             let Ok(bytes) = bytes else { return };
             let footer = NodeFooter::of(bytes);
             let is_later = footer.fsync && self.checkpoint.is_written_after(footer.cp_ver);
@@ -106,8 +147,8 @@ impl Checker<'_> {
         });
         if count > 0 {
             let known = format!(
-                "the chain of fsynced nodes ends at this block, which is damaged or was not written; fsyncs wrote {count} \
-                 nodes behind it, which no mount rolls forward"
+                "the chain of fsynced nodes ends at this block, which is damaged or was not written, or a node of it names a \
+                 wrong block; fsyncs wrote {count} nodes to which it does not lead, which no mount rolls forward"
             );
             self.add(Kind::ChainGap, Place::Block(end), known);
         }
@@ -148,7 +189,7 @@ impl Checker<'_> {
             // Most addresses are those of the checkpoint.
             let is_old = |before: &Arc<[u8]>| address_at(before, starts_at + 4 * index) == addr;
             let is_own = before.as_ref().is_some_and(is_old) && !self.shared.contains(addr);
-            if is_own || !self.segments.is_marked(addr) || !self.segments.is_claimed(addr) {
+            if is_own || !self.geometry.in_main(addr) || !self.segments.is_claimed(addr) {
                 continue;
             }
             let Some(owner) = self.owner_before_chain(addr).filter(|owner| *owner != node.ino()) else {

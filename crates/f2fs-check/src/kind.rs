@@ -222,7 +222,7 @@ kinds! {
     ChainLoop, "chain-loop", Error, Certain,
         "The chain of fsynced nodes ends.", "cut the chain at its first node that was visited before";
     ChainGap, "chain-gap", Notice, Unclear,
-        "No fsynced nodes lie behind the end of their chain.", "none: the next mount rolls the nodes before it forward";
+        "The chain of fsynced nodes leads to all of them.", "none: the next mount rolls the nodes before it forward";
     ChainAddress, "chain-address", Error, Likely,
         "Fsynced nodes name blocks of the main area.", "clear the address";
 }

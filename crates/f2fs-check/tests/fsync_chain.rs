@@ -208,6 +208,21 @@ fn an_address_of_another_files_block_in_the_chain_costs_that_file_nothing() {
     }
 }
 
+/// Without the mark of the block, roll-forward took it.
+#[test]
+fn an_address_of_another_files_block_without_a_mark_costs_that_file_nothing() {
+    let (d, nodes) = fsynced();
+    let plain = d.ino("/plain");
+    let before = contents(&d.device);
+    put_second_address(&d, nodes[3], d.data(plain, 2));
+    d.flip_mark(d.data(plain, 2));
+    let (kept, losses) = kept(&d);
+    assert_eq!(kept, (0..FILES).filter(|n| *n != 3).collect::<Vec<_>>(), "{losses:?}");
+    assert_eq!(losses, ["up to 1 blocks of files are lost, because nothing tells their addresses"]);
+    let after = contents(&d.device);
+    assert_eq!(before["\"plain\""], after["\"plain\""]);
+}
+
 /// So do atomic writes of Linux, with the blocks of their temporary file.
 #[test]
 fn a_block_of_an_orphan_in_the_chain_belongs_to_the_fsynced_file() {
@@ -288,6 +303,24 @@ fn a_damaged_end_of_the_newest_pack_costs_no_fsync() {
     }
 }
 
+/// The checkpoint was taken for an unfinished one, and the check found nothing.
+#[test]
+fn a_lost_end_of_a_pack_that_fsyncs_follow_costs_no_fsync() {
+    let (d, _) = fsynced();
+    let sum_at = d.checkpoint().1.checksum_offset as usize;
+    let mut older = d.block(end_of_pack(&d));
+    older[..8].copy_from_slice(&(d.checkpoint().1.version.0 - 2).to_le_bytes());
+    let sum = f2fs::format::crc::f2fs_crc(&older[..sum_at]);
+    older[sum_at..sum_at + 4].copy_from_slice(&sum.to_le_bytes());
+    for end in [older, vec![0; BLOCK], vec![0xEE; BLOCK]] {
+        let (d, _) = fsynced();
+        d.put(end_of_pack(&d), 0, &end);
+        assert_eq!(plan_of(&d).certainty(), Certainty::Likely);
+        let losses = keeps_all(&d, "the end of the pack");
+        assert!(losses.is_empty(), "{losses:?}");
+    }
+}
+
 #[test]
 fn a_newest_checkpoint_that_is_lost_is_said() {
     let (d, _) = fsynced();
@@ -360,11 +393,32 @@ fn fsyncs_behind_a_damaged_node_are_told() {
         let report = support::report(d.device.clone());
         let found = report.findings().iter().find(|finding| finding.kind == Kind::ChainGap);
         let known = &found.expect("the gap is told").known;
-        assert!(known.contains("fsyncs wrote 4 nodes behind it"), "{known}");
+        assert!(known.contains("fsyncs wrote 4 nodes to which it does not lead"), "{known}");
         // Another fault makes a repair necessary.
         d.put_inode(d.ino("/far"), 12, &9u32.to_le_bytes());
         let (kept, losses) = kept(&d);
         assert_eq!(kept, [0, 1, 2, 3]);
+        assert!(losses.iter().any(|loss| loss.contains("behind a damaged or missing node")), "{losses:?}");
+    }
+}
+
+/// Nothing told those that the chain left out.
+#[test]
+fn fsyncs_to_which_the_chain_does_not_lead_are_told() {
+    let (d, nodes) = fsynced();
+    for (next, left_out) in [(nodes[6].1, 4..6), (d.data(d.ino("/big"), 9), 4..FILES)] {
+        let (d, nodes) = fsynced();
+        let (ino, addr) = nodes[3];
+        d.put(addr, BLOCK - 4, &next.0.to_le_bytes());
+        d.seal_at(ino, addr);
+        let report = support::report(d.device.clone());
+        let found = report.findings().iter().find(|finding| finding.kind == Kind::ChainGap);
+        let known = &found.expect("the gap is told").known;
+        assert!(known.contains(&format!("fsyncs wrote {} nodes to which", left_out.len())), "{known}");
+        // Another fault makes a repair necessary.
+        d.put_inode(d.ino("/far"), 12, &9u32.to_le_bytes());
+        let (kept, losses) = kept(&d);
+        assert_eq!(kept, (0..FILES).filter(|n| !left_out.contains(n)).collect::<Vec<_>>());
         assert!(losses.iter().any(|loss| loss.contains("behind a damaged or missing node")), "{losses:?}");
     }
 }
@@ -397,6 +451,17 @@ fn a_log_in_the_segment_of_another_log_loses_no_fsync_in_silence() {
         let are_told = losses.iter().any(|loss| loss.contains("nothing tells where they begin"));
         assert!(kept.len() == FILES || are_told, "{log}, {other}: {kept:?}, {losses:?}");
     }
+}
+
+/// Nothing lies behind the last node, and its loss was not told.
+#[test]
+fn a_copy_of_a_node_in_the_place_of_the_last_one_is_a_loss() {
+    let (d, nodes) = fsynced();
+    d.put(nodes[FILES - 1].1, 0, &d.block(nodes[5].1));
+    assert_eq!(plan_of(&d).certainty(), Certainty::Unclear);
+    let (kept, losses) = kept(&d);
+    assert_eq!(kept, (0..FILES - 1).collect::<Vec<_>>());
+    assert!(losses.iter().any(|loss| loss.contains("behind a damaged or missing node")), "{losses:?}");
 }
 
 /// A node was written to the place of a later one: the chain leads back, and the nodes behind are out of reach.

@@ -9,16 +9,21 @@ use f2fs::{
     Error, Place,
     engine::{Geometry, Io, RawPack},
     format::{
-        checkpoint::{Checkpoint, Flags, PackEnd, PackStart, RESERVED_NIDS, newest},
+        BLOCKS_PER_SEGMENT,
+        checkpoint::{Checkpoint, Flags, LogPosition, PackEnd, PackStart, RESERVED_NIDS, newest},
         nat::NatEntry,
         node::NodeFooter,
+        sit::SegmentType,
         summary::Summary,
         superblock::{Features, Superblock},
     },
     units::{BlockAddr, CheckpointVer, Ino, Nid, SegNo},
 };
 
-use crate::{Certainty, Finding, Kind, Loss, Report, reader::read_block};
+use crate::{
+    Certainty, Finding, Kind, Loss, Report,
+    reader::{read_block, read_runs},
+};
 use comparison::Comparison;
 use parts::Parts;
 
@@ -184,21 +189,47 @@ impl Packs<'_> {
         Some(Complete { number, head, damaged: Some((end, finding)) })
     }
 
-    /// Returns a pack whose head is whole and whose end is damaged, if the end begins with the version of the head. The end
-    /// is written after all else is durable, so the checkpoint is whole, even if a power cut tore that last write.
+    /// Returns a pack whose head is whole and whose end is damaged, if the end begins with the version of the head: it is
+    /// written after all else is durable, so the checkpoint is whole, even if a power cut tore that last write. A node that
+    /// was written after the checkpoint proves the same.
     fn with_damaged_end(&self, number: u8, head: PackEnd, error: &Error) -> Option<Complete> {
         let raw = self.raw(number);
         let last = head.pack_blocks - 1;
         let start = PackStart::parse(raw.blocks(last..last + 1).ok()?);
-        if raw.end(last).is_ok() || (start.version, start.pack_blocks) != (head.version, head.pack_blocks) {
-            return None;
-        }
-        let known =
-            format!("{}; the end of the pack has the version of its head, which is whole", text(error));
+        let is_begun = (start.version, start.pack_blocks) == (head.version, head.pack_blocks);
+        // Behind the head of an earlier checkpoint lies a newer copy, and the nodes of that time.
+        let is_replaced = raw.newest_version().is_some_and(|version| version.is_after(head.version));
+        let proof = match raw.end(last).is_err() && is_begun {
+            true => "the end of the pack has the version of its head, which is whole",
+            false if !is_replaced && self.is_followed(number) => {
+                "its head is whole, and nodes were written after this checkpoint"
+            }
+            false => return None,
+        };
+        let known = format!("{}; {proof}", text(error));
         let finding = Finding::new(Kind::PackUnreadable, Place::Checkpoint(number), known)
             .repaired_by("copy the head of the pack over its end")
             .with_certainty(Certainty::Likely);
         Some(Complete { number, head, damaged: Some((self.end_of_head(number, head)?, finding)) })
+    }
+
+    /// Returns true if nodes that an fsync wrote after the checkpoint lie where the log of a pack goes on. They have its
+    /// version and the checksum of its head.
+    fn is_followed(&self, number: u8) -> bool {
+        let head = self.raw(number).blocks(0..1 + self.sb.cp_payload);
+        let checkpoint = head.and_then(|head| Checkpoint::check(head, self.sb, number));
+        let Ok(checkpoint) = checkpoint else { return false };
+        let LogPosition { segment, offset, .. } = checkpoint.logs[SegmentType::WarmNode.index()];
+        if checkpoint.flags.has(Flags::NOCRC_RECOVERY) || segment.0 >= self.geometry.segments {
+            return false;
+        }
+        let rest = (offset..BLOCKS_PER_SEGMENT as u16).map(|at| (self.geometry.block(segment, at), ()));
+        let mut is_followed = false;
+        read_runs(self.io, rest, |_, (), bytes| {
+            let footer = bytes.ok().map(NodeFooter::of);
+            is_followed |= footer.is_some_and(|footer| checkpoint.is_written_after(footer.cp_ver));
+        });
+        is_followed
     }
 
     /// The end of a pack as its head restores it.
