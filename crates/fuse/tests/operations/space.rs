@@ -150,6 +150,46 @@ fn writing_past_the_largest_file_fails() {
 }
 
 #[test]
+fn a_write_past_the_largest_file_costs_nothing_before_that() {
+    needs_fuse!();
+    let mut bench = Bench::mounted(64);
+    let (path, half) = (bench.path("file"), 300_000);
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    // The largest size lies below 4 TiB.
+    let (mut most, mut beyond) = (0_u64, 1 << 42);
+    while beyond - most > 1 {
+        let size = most.midpoint(beyond);
+        *(if file.set_len(size).is_ok() { &mut most } else { &mut beyond }) = size;
+    }
+    file.set_len(0).unwrap();
+    file.write_all_at(&[1; 10_000], 0).unwrap();
+    file.write_all_at(&[2; 600_000], most - half).unwrap();
+    let fbig = Some(Errno::FBIG.raw_os_error());
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), fbig);
+    // It is told once, and no page of it waits any longer.
+    file.sync_all().unwrap();
+    drop(file);
+    bench.unmount_clean();
+    bench.mount("");
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), most);
+    let (mut first, mut last) = ([0; 10_000], vec![0; half as usize]);
+    file.read_exact_at(&mut first, 0).unwrap();
+    file.read_exact_at(&mut last, most - half).unwrap();
+    assert!(first == [1; 10_000] && last.iter().all(|byte| *byte == 2));
+    file.write_all_at(b"x", most).unwrap();
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), fbig);
+    // The kernel keeps the size until the file is truncated.
+    assert_eq!(file.metadata().unwrap().len(), most + 1);
+    file.set_len(10_000).unwrap();
+    let mut end = File::options().append(true).open(&path).unwrap();
+    end.write_all(b"end").unwrap();
+    end.sync_all().unwrap();
+    drop((file, end));
+    bench.unmount_clean();
+}
+
+#[test]
 fn a_full_volume_reports_no_space_and_stays_intact() {
     needs_fuse!();
     let mut bench = Bench::mounted(64);

@@ -190,10 +190,15 @@ impl FileSystem {
         if drops_capabilities && volume.get_xattr(ino, CAPABILITY).is_ok() {
             volume.begin().remove_xattr(ino, CAPABILITY).map_err(to_errno)?;
         }
-        match origin {
-            _ if self.inodes.is_overwritable(ino) => volume.begin().overwrite_cached(ino, offset, data),
+        let is_overwritable = self.inodes.is_overwritable(ino);
+        let mut write = |offset, data: &[u8]| match origin {
+            _ if is_overwritable => volume.begin().overwrite_cached(ino, offset, data),
             WriteOrigin::Cache(_) => volume.begin().write_cached(ino, offset, data),
             WriteOrigin::Caller => volume.begin().write(ino, offset, data),
+        };
+        match (origin, write(offset, data)) {
+            (WriteOrigin::Cache(_), Err(f2fs::Error::FileTooLarge)) => write_what_fits(offset, data, write),
+            (_, written) => written,
         }
         .map_err(to_errno)
     }
@@ -315,6 +320,26 @@ fn check_allocation(volume: &mut Writing<'_>, ino: Ino, offset: u64, length: u64
         volume.let_readers_in(|| ())?;
     }
     Ok(())
+}
+
+/// Writes the part of the data that lies before the largest size of a file, and returns the error of the rest. The kernel's
+/// cache does not know that size, so one piece of it may have the data of several calls.
+fn write_what_fits(
+    offset: u64,
+    data: &[u8],
+    mut write: impl FnMut(u64, &[u8]) -> f2fs::Result<()>,
+) -> f2fs::Result<()> {
+    let mut fits = 0;
+    // A refused write changes nothing.
+    for step in (0..usize::BITS).rev().map(|bit| 1 << bit).filter(|step| *step < data.len()) {
+        let end = (fits + step).min(data.len());
+        match write(offset + fits as u64, &data[fits..end]) {
+            Ok(()) => fits = end,
+            Err(f2fs::Error::FileTooLarge) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(f2fs::Error::FileTooLarge)
 }
 
 #[cfg(test)]
