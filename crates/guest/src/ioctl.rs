@@ -248,6 +248,11 @@ pub fn ubi_attach(control: impl AsFd, flash: i32) -> Result<i32> {
     Ok(i32::from_le_bytes(answer[..4].try_into().expect("four bytes")))
 }
 
+/// Detaches a UBI device of this number.
+pub fn ubi_detach(control: impl AsFd, device: i32) -> Result<()> {
+    call::<{ opcode::write::<i32>(b'o', 65) }, 4>(control, device.to_le_bytes()).map(drop)
+}
+
 /// Makes a volume on a UBI device.
 pub fn ubi_make_volume(device: impl AsFd, name: &str, bytes: u64) -> Result<()> {
     const DYNAMIC: u8 = 3;

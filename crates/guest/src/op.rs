@@ -124,6 +124,12 @@ pub enum Op {
     LoadModule { path: Bytes, parameters: String },
     /// Attaches the flash of a name to UBI, and makes one volume of its whole space.
     UbiAttach { flash: String, volume: String },
+    /// Attaches the flash of a name to UBI, with the volumes that are there.
+    UbiFind { flash: String },
+    /// Detaches the flash of a name from UBI.
+    UbiDetach { flash: String },
+    /// Writes the content of a file to the start of another, which is made if it does not exist.
+    Copy { from: Bytes, to: Bytes },
     /// Stops or continues the kernel threads whose names start with `name`.
     Threads { name: String, go_on: bool },
     /// Connects a device of the kernel's NBD driver to a server, `ADDRESS:PORT`. Answers with its size in

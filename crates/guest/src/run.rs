@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fs::{self, File, OpenOptions},
-    io::{self, Read as _},
+    io::{self, Read as _, Write as _},
     os::{
         fd::{AsFd, AsRawFd},
         unix::{
@@ -82,6 +82,7 @@ impl Runner {
             | Op::Truncate { .. }
             | Op::Allocate { .. }
             | Op::Tune { .. }
+            | Op::Copy { .. }
             | Op::Fsync { .. } => self.change_content(op),
             Op::SetXattr { .. }
             | Op::RemoveXattr { .. }
@@ -114,6 +115,8 @@ impl Runner {
             | Op::LoadModule { .. }
             | Op::Threads { .. }
             | Op::UbiAttach { .. }
+            | Op::UbiFind { .. }
+            | Op::UbiDetach { .. }
             | Op::NbdDetach { .. }
             | Op::End { .. } => self.control_kernel(op),
         }
@@ -218,6 +221,13 @@ impl Runner {
                 Ok(rustix::fs::fallocate(self.writable(path)?, flags, *offset, *length)?)
             }
             Op::Tune { path, value } => fs::write(self.at(path), &value.0),
+            Op::Copy { from, to } => {
+                // The size of a file in /proc is not known before it is read.
+                let mut content = Vec::new();
+                self.readable(from)?.read_to_end(&mut content)?;
+                let mut to = OpenOptions::new().write(true).create(true).truncate(false).open(self.at(to))?;
+                to.write_all(&content)
+            }
             Op::Fsync { path, data_only: false } => self.readable(path)?.sync_all(),
             Op::Fsync { path, data_only: true } => self.readable(path)?.sync_data(),
             other => unreachable!("{other:?} has another theme"),
@@ -333,6 +343,8 @@ impl Runner {
             Op::Threads { name, go_on: false } => threads::stop(name)?,
             Op::Threads { name, go_on: true } => threads::resume(name)?,
             Op::UbiAttach { flash, volume } => ubi::attach(flash, volume)?,
+            Op::UbiFind { flash } => ubi::find(flash).map(drop)?,
+            Op::UbiDetach { flash } => ubi::detach(flash)?,
             Op::NbdDetach { device } => nbd::detach(device.as_path())?,
             Op::End { process } => threads::end(*process)?,
             other => unreachable!("{other:?} has another theme"),

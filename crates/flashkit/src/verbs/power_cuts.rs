@@ -1,7 +1,6 @@
 //! `study -e 9`: power cuts, and what each file system keeps of its promises.
 
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
@@ -12,9 +11,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use flash::Profile;
+use flash::{Profile, profile::Layer};
 use lab::{
-    promises::{self, CARD, CARD_BYTES, CardFailure, CutId, Progress, PromiseRecord, Task},
+    promises::{self, CARD_BYTES, CHIP_BYTES, CardFailure, CutId, Progress, PromiseRecord, Task},
     rivals::FileSystem,
     stop::Stop,
     systems::{GET_KERNEL, Machine, OURS, Programs},
@@ -112,24 +111,19 @@ pub fn run(cuts: &Cuts, setting: &Setting) -> Result<ExitCode> {
 
 /// Returns a task for each file system that can be measured.
 fn tasks(cuts: &Cuts, setting: &Setting, stop: &Stop) -> Result<Vec<Task>> {
-    let card = match &setting.cards[..] {
-        [] => Profile::named(CARD)?,
-        [card] => card.clone(),
+    let named = match &setting.cards[..] {
+        [] => None,
+        [card] => Some(card),
         _ => bail!("experiment 9 is run on one card; leave one --card"),
     };
-    let card = card.with_size(setting.card_bytes.unwrap_or(CARD_BYTES))?;
     let programs = setting.programs.clone().filter(|programs| programs.machine == Machine::Virtual);
     let mut file_systems = match setting.file_systems.is_empty() {
-        true => promises::file_systems(),
+        true => promises::file_systems()
+            .into_iter()
+            .filter(|it| named.is_none_or(|card| fits(it, card)))
+            .collect(),
         false => setting.file_systems.clone(),
     };
-    if let Some(raw) = file_systems.iter().find(|it| it.is_raw()) {
-        bail!(
-            "{}: the lab's raw flash is in the guest's memory, where no log of its requests can be kept; \
-             experiment 9 is for file systems on cards",
-            raw.kind
-        );
-    }
     if programs.is_none() {
         file_systems.retain(|it| it.kind == OURS);
         notice!(
@@ -140,22 +134,44 @@ fn tasks(cuts: &Cuts, setting: &Setting, stop: &Stop) -> Result<Vec<Task>> {
     if file_systems.is_empty() {
         bail!("no file system is left to measure; name {OURS}, or build the lab's kernel");
     }
-    let count = |failure: CardFailure| match failure {
-        CardFailure::Honest => cuts.cuts,
-        _ => cuts.dishonest_cuts,
+    let task = |file_system: FileSystem| {
+        let card = card(&file_system, named, setting.card_bytes)?;
+        let count = |failure: CardFailure| match failure {
+            CardFailure::Honest => cuts.cuts,
+            _ => cuts.dishonest_cuts,
+        };
+        let cuts = CardFailure::of(&card).iter().map(|failure| (*failure, count(*failure))).collect();
+        Ok(Task {
+            file_system,
+            card,
+            seed: setting.seed,
+            cuts,
+            programs: programs.clone(),
+            work: setting.work.clone(),
+            stop: stop.clone(),
+        })
     };
-    let counts: BTreeMap<CardFailure, u64> =
-        CardFailure::ALL.into_iter().map(|failure| (failure, count(failure))).collect();
-    let task = |file_system| Task {
-        file_system,
-        card: card.clone(),
-        seed: setting.seed,
-        cuts: counts.clone(),
-        programs: programs.clone(),
-        work: setting.work.clone(),
-        stop: stop.clone(),
+    file_systems.into_iter().map(task).collect()
+}
+
+/// Returns true if a file system can be on this card or bare chip.
+fn fits(file_system: &FileSystem, card: &Profile) -> bool {
+    // On NAND, JFFS2 keeps its markers in the spare (OOB) bytes, which the lab's chip does not provide.
+    let lacks_spare_bytes = card.layer == Layer::Nand && file_system.kind == "jffs2";
+    file_system.is_raw() == card.is_raw() && !lacks_spare_bytes
+}
+
+/// Returns the card or chip of a file system: the named one, or that of the file system.
+fn card(file_system: &FileSystem, named: Option<&Profile>, bytes: Option<u64>) -> Result<Profile> {
+    let card = match named {
+        Some(card) => card.clone(),
+        None => Profile::named(promises::card_of(file_system))?,
     };
-    Ok(file_systems.into_iter().map(task).collect())
+    if !fits(file_system, &card) {
+        bail!("{} cannot be on {}; leave out --card, or name another", file_system.kind, card.name);
+    }
+    let usual = if card.is_raw() { CHIP_BYTES } else { CARD_BYTES };
+    Ok(card.with_size(bytes.unwrap_or(usual))?)
 }
 
 /// Runs the tasks, several at once. Returns the records in the order of the tasks, fewer after a stop.

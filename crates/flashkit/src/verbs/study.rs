@@ -399,7 +399,7 @@ impl Args {
         let mut cards: Vec<Profile> = Vec::new();
         for text in &self.cards {
             let card = flash::verbs::profile(text).with_context(|| format!("--card {text}"))?;
-            if card.is_raw() {
+            if card.is_raw() && !self.experiments.contains(&Wanted::PowerCuts) {
                 bail!("--card {text}: {} is a raw chip; use --preset nor or --preset nand", card.name);
             }
             match cards.iter().find(|other| other.name == card.name) {

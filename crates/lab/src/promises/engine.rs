@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    ops::Range,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -105,7 +106,11 @@ impl Subject for EngineSubject {
         Ok(Recording { script, start, log: Log { entries }, before_step, refused })
     }
 
-    fn recover(&mut self, content: Arc<MemoryDevice>) -> Result<Aftermath, Failure> {
+    fn recover(
+        &mut self,
+        content: Arc<MemoryDevice>,
+        _unstable: &[Range<u64>],
+    ) -> Result<Aftermath, Failure> {
         let device = self.plug(content);
         let mut aftermath = Aftermath::default();
         let mut mounted = match self.open(&device) {

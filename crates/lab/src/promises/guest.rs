@@ -5,6 +5,7 @@
 
 use std::{
     io,
+    ops::Range,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -31,9 +32,9 @@ use crate::{
 };
 
 /// Number of volumes that one guest recovers.
-const VOLUMES_A_GUEST: u32 = 200;
+pub(super) const VOLUMES_A_GUEST: u32 = 200;
 /// Size of the buffered file that determines the guest's memory and its limits of dirty data.
-const SCALE_BYTES: u64 = 16 << 20;
+pub(super) const SCALE_BYTES: u64 = 16 << 20;
 /// Lines of the kernel's log that are kept of a recovery.
 const LINES: usize = 8;
 /// Severity up to which they are kept: errors.
@@ -152,7 +153,7 @@ fn wait_for_end(target: &mut GuestTarget) -> Result<(), Failure> {
 }
 
 /// Keeps the errors that the kernel logged.
-fn note(measured: &Measured, aftermath: &mut Aftermath) {
+pub(super) fn note(measured: &Measured, aftermath: &mut Aftermath) {
     let errors = measured.log.iter().filter(|message: &&Message| message.level <= LEVEL);
     let room = LINES.saturating_sub(aftermath.said.len());
     aftermath.said.extend(errors.take(room).map(|message| message.text.clone()));
@@ -184,7 +185,11 @@ impl Subject for GuestSubject {
         Ok(Recording { script, start, log, before_step, refused })
     }
 
-    fn recover(&mut self, content: Arc<MemoryDevice>) -> Result<Aftermath, Failure> {
+    fn recover(
+        &mut self,
+        content: Arc<MemoryDevice>,
+        _unstable: &[Range<u64>],
+    ) -> Result<Aftermath, Failure> {
         let mut aftermath = Aftermath::default();
         match self.look(content, &mut aftermath) {
             Ok(()) => {}

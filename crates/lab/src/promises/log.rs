@@ -1,18 +1,22 @@
 //! The log of a card's requests, and the states that a power cut leaves.
 
-use std::{io, sync::Arc};
+use std::{io, ops::Range, sync::Arc};
 
 use block::{Device, MemoryDevice, Rng, Verb};
-use flash::{Condition, Model, Op, Profile};
+use flash::{Condition, Model, Op, Profile, profile::Layer};
 use serde::{Deserialize, Serialize};
 
-use super::record::{LOST_WRITES, LostWrite};
+use super::{
+    chip,
+    record::{LOST_WRITES, LostWrite},
+};
 
-/// Way in which a card fails when its power is cut.
+/// Way in which a card, or a bare chip, fails when its power is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CardFailure {
-    /// Each write that no finished flush covers is there, lost, or torn between flash pages.
+    /// Each write that no finished flush covers is there, lost, or torn between flash pages. On a bare chip, the program
+    /// or erase that the cut interrupts is torn.
     Honest,
     /// The same, torn between sectors of 512 bytes.
     TornSectors,
@@ -21,16 +25,32 @@ pub enum CardFailure {
     LostMapping,
     /// Flushes are answered and ignored: the last writes, as many as the cache holds, are like unflushed ones.
     IgnoredFlushes,
+    /// The interrupted program or erase of a bare chip has all or none of its effect, but bits of it change after the
+    /// next mount.
+    UnstableBits,
+    /// The interrupted program of a bare chip also destroys the page that shares its cells.
+    PairedPages,
 }
 
 impl CardFailure {
     /// All of them, in the order of tables.
-    pub const ALL: [CardFailure; 4] = [
+    pub const ALL: [CardFailure; 6] = [
         CardFailure::Honest,
         CardFailure::TornSectors,
         CardFailure::LostMapping,
         CardFailure::IgnoredFlushes,
+        CardFailure::UnstableBits,
+        CardFailure::PairedPages,
     ];
+
+    /// Returns those that a card or chip can have.
+    pub fn of(card: &Profile) -> &'static [CardFailure] {
+        match card.layer {
+            Layer::Nor => &[CardFailure::Honest, CardFailure::UnstableBits],
+            Layer::Nand => &[CardFailure::Honest, CardFailure::UnstableBits, CardFailure::PairedPages],
+            _ => CardFailure::ALL.first_chunk::<4>().expect("those of cards come first"),
+        }
+    }
 
     /// Name in the IDs of cuts.
     pub fn name(self) -> &'static str {
@@ -39,16 +59,27 @@ impl CardFailure {
             CardFailure::TornSectors => "torn",
             CardFailure::LostMapping => "mapping",
             CardFailure::IgnoredFlushes => "flushes",
+            CardFailure::UnstableBits => "unstable",
+            CardFailure::PairedPages => "paired",
         }
     }
 
     /// Title in tables.
     pub fn title(self) -> &'static str {
         match self {
-            CardFailure::Honest => "honest card: unflushed writes lost, kept, or torn between pages",
+            CardFailure::Honest => {
+                "honest card: unflushed writes lost, kept, or torn between pages; bare chip: the interrupted program \
+                 or erase is torn"
+            }
             CardFailure::TornSectors => "torn pages: unflushed writes torn between sectors of 512 bytes",
             CardFailure::LostMapping => "lost mapping: the data written last is lost, flushed or not",
             CardFailure::IgnoredFlushes => "ignored flushes: any of the last writes in the cache is lost",
+            CardFailure::UnstableBits => {
+                "unstable bits: those of the interrupted program or erase of a bare chip change later"
+            }
+            CardFailure::PairedPages => {
+                "paired pages: the interrupted program of a bare chip destroys an earlier page"
+            }
         }
     }
 }
@@ -56,7 +87,7 @@ impl CardFailure {
 /// One request that reached the card.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Kind of request; never a read.
+    /// Kind of request; never a read. On a bare chip, a write is a program, and a discard an erase.
     pub verb: Verb,
     /// Offset in bytes.
     pub offset_bytes: u64,
@@ -80,10 +111,19 @@ pub struct Log {
     pub entries: Vec<Entry>,
 }
 
+/// State that a cut leaves, besides the content.
+#[derive(Debug, Clone, Default)]
+pub struct After {
+    /// The fate of each request before the cut, and of the one that it interrupts, if there is one.
+    pub fates: Vec<Fate>,
+    /// Ranges whose bits change after the next mount, unless they are erased before.
+    pub unstable: Vec<Range<u64>>,
+}
+
 /// A power cut.
 #[derive(Debug, Clone, Copy)]
 pub struct Cut {
-    /// Number of requests before it.
+    /// Number of requests before it. Those of a bare chip are done.
     pub at: usize,
     /// Failure of the card.
     pub failure: CardFailure,
@@ -92,12 +132,14 @@ pub struct Cut {
 }
 
 impl Log {
-    /// Applies the log to `device`, which has the content of the start, as a cut leaves it. Returns the fate of each
-    /// request before the cut.
+    /// Applies the log to `device`, which has the content of the start, as a cut leaves it.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn apply(&self, cut: &Cut, card: &Profile, device: &MemoryDevice) -> io::Result<Vec<Fate>> {
+    pub fn apply(&self, cut: &Cut, card: &Profile, device: &MemoryDevice) -> io::Result<After> {
+        if card.is_raw() {
+            return chip::apply(self, cut, card, device);
+        }
         let mut rng = Rng::new(cut.seed);
         let style = Style::random(&mut rng, cut.at);
         let unit = match cut.failure {
@@ -123,7 +165,12 @@ impl Log {
                 device.discard(range.start, range.end - range.start)?;
             }
         }
-        Ok(fates)
+        Ok(After { fates, unstable: Vec::new() })
+    }
+
+    /// Returns the number of the first erase of a bare chip from a request on.
+    pub(super) fn next_erase(&self, from: usize) -> Option<usize> {
+        (from..self.entries.len()).find(|n| self.entries[*n].verb == Verb::Discard)
     }
 
     /// Returns the last writes among the first `count` requests that a cut lost or tore.
@@ -175,7 +222,7 @@ impl Log {
     }
 
     /// Returns the ranges whose mapping a defective card loses.
-    fn lost_ranges(&self, at: usize, card: &Profile) -> io::Result<Vec<std::ops::Range<u64>>> {
+    fn lost_ranges(&self, at: usize, card: &Profile) -> io::Result<Vec<Range<u64>>> {
         let mut model = Model::new(card.clone(), Condition::Preconditioned);
         for entry in &self.entries[..at] {
             let op = match entry.verb {
@@ -322,8 +369,8 @@ mod tests {
             (0..40).find_map(|seed| {
                 let device = MemoryDevice::new(1 << 20);
                 let cut = Cut { at, failure: CardFailure::Honest, seed };
-                let fates = log().apply(&cut, &card, &device).unwrap();
-                log().lost_writes(count, &fates).pop()
+                let after = log().apply(&cut, &card, &device).unwrap();
+                log().lost_writes(count, &after.fates).pop()
             })
         };
         let write = |request, early_flush| LostWrite {

@@ -1,6 +1,6 @@
 //! File systems under test: they run a script on a card that keeps a log, and recover its state after a cut.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use block::MemoryDevice;
 use guest::{Op, examine::Found};
@@ -43,12 +43,13 @@ pub trait Subject {
     /// The file system refuses a step other than a link, or the machine fails.
     fn record(&mut self, script: Script, seed: u64) -> Result<Recording, Failure>;
 
-    /// Mounts the volume on a card with this content, examines its tree and unmounts it.
+    /// Mounts the volume on a card with this content, examines its tree and unmounts it. The bits of the `unstable`
+    /// ranges change after a first mount that uses the volume, where they were not erased.
     ///
     /// # Errors
     /// The machine cannot be started again, or a stop was requested. A volume that cannot be mounted is no
     /// error.
-    fn recover(&mut self, device: Arc<MemoryDevice>) -> Result<Aftermath, Failure>;
+    fn recover(&mut self, device: Arc<MemoryDevice>, unstable: &[Range<u64>]) -> Result<Aftermath, Failure>;
 }
 
 /// Runs the steps of a script. `run` executes the step of a number; `requests` counts the requests so far.

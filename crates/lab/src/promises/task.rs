@@ -14,11 +14,12 @@ use flash::Profile;
 use guest::examine::What;
 
 use super::{
+    bare::BareSubject,
     cut_files::CutFiles,
     dirty_mark::DirtyMark,
     engine::EngineSubject,
     guest::GuestSubject,
-    log::{CardFailure, Cut, Entry, Fate, copy},
+    log::{After, CardFailure, Cut, Entry, Fate, copy},
     promise::{Kind, Must, Promise, runs_text},
     record::{Broken, CutReport, FORM, PromiseRecord},
     script::Script,
@@ -88,7 +89,7 @@ impl FromStr for CutId {
         match (failure, number(), number(), parts.next()) {
             (Some(failure), Some(round), Some(number), None) => Ok(CutId { failure, round, number }),
             _ => Err("FAILURE-ROUND-NUMBER, for example honest-0-17, as a record lists them; failures are \
-                      honest, torn, mapping and flushes"
+                      honest, torn, mapping and flushes, and of bare chips honest, unstable and paired"
                 .into()),
         }
     }
@@ -119,10 +120,11 @@ impl Task {
     }
 
     fn subject(&self) -> Result<Box<dyn Subject>, Failure> {
-        match self.file_system.kind == OURS {
-            true => Ok(Box::new(EngineSubject::new(&self.file_system, &self.card)?)),
-            false => Ok(Box::new(GuestSubject::new(self))),
-        }
+        Ok(match self.file_system.kind == OURS {
+            true => Box::new(EngineSubject::new(&self.file_system, &self.card)?),
+            false if self.card.is_raw() => Box::new(BareSubject::new(self)),
+            false => Box::new(GuestSubject::new(self)),
+        })
     }
 
     fn script_seed(&self, round: u64) -> u64 {
@@ -134,7 +136,8 @@ impl Task {
         subject.record(Script::new(seed, EPISODES), self.seed)
     }
 
-    /// Returns a cut: between two operations, or at any request after the preparation.
+    /// Returns a cut: between two operations, or at any request after the preparation. On a bare chip, a quarter of the cuts
+    /// are at the next erase, which takes much longer than a program.
     fn cut(&self, recording: &Recording, id: &CutId) -> Cut {
         let mut rng = Rng::new(self.script_seed(id.round) ^ (id.failure as u64 + 1) << 56 ^ id.number << 20);
         let first = recording.before_step[recording.script.prepared];
@@ -145,6 +148,8 @@ impl Task {
             }
             _ => first + rng.below((recording.log.entries.len() - first) as u64 + 1) as usize,
         };
+        let erase = self.card.is_raw() && rng.below(4) == 0;
+        let at = recording.log.next_erase(at).filter(|_| erase).unwrap_or(at);
         Cut { at, failure: id.failure, seed: rng.next_u64() }
     }
 
@@ -158,12 +163,12 @@ impl Task {
     ) -> Result<CutReport, Failure> {
         let cut = self.cut(recording, id);
         let device = Arc::new(copy(&recording.start)?);
-        let fates = recording.log.apply(&cut, &self.card, &device)?;
+        let After { fates, unstable } = recording.log.apply(&cut, &self.card, &device)?;
         if let Some(path) = keep {
             write_image(&device, path)?;
             write_requests(recording, &fates, &beside(path))?;
         }
-        let aftermath = subject.recover(device.clone())?;
+        let aftermath = subject.recover(device.clone(), &unstable)?;
         let checked = match aftermath.recovered_ns.is_some() && !aftermath.has_died {
             true => self.check(&device)?,
             false => (Check::NotChecked { why: "the volume was not mounted".into() }, DirtyMark::Absent),
@@ -315,10 +320,13 @@ fn compare(
     let script = &recording.script;
     let tree: BTreeMap<String, What> =
         aftermath.found.into_iter().map(|found| (found.path.to_string(), found.is)).collect();
+    // A request that the cut interrupts has begun, and may be one that ends a promise.
+    let begun = fates.len();
     let is_in_force = |promise: &Promise| {
         let until = promise.until.map_or(usize::MAX, |step| recording.before_step[step]);
-        let range = recording.before_step[promise.from]..=until;
-        range.contains(&cut.at) && !recording.refused.contains(&promise.episode)
+        recording.before_step[promise.from] <= cut.at
+            && begun <= until
+            && !recording.refused.contains(&promise.episode)
     };
     let in_force: Vec<(usize, &Promise)> =
         script.promises.iter().enumerate().filter(|(_, promise)| is_in_force(promise)).collect();
@@ -421,7 +429,11 @@ mod tests {
             file_system: FileSystem::new(OURS),
             card: Profile::named("survey-emmc51").unwrap().with_size(128 << 20).unwrap(),
             seed: 7,
-            cuts: CardFailure::ALL.into_iter().zip(cuts).collect(),
+            cuts: CardFailure::of(&Profile::named("survey-emmc51").unwrap())
+                .iter()
+                .copied()
+                .zip(cuts)
+                .collect(),
             programs: None,
             work: dir.to_owned(),
             stop: Stop::default(),

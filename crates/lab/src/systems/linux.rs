@@ -13,7 +13,7 @@ use guest::{Bytes, Op, op::Answer};
 
 use super::{
     GET_KERNEL, MOUNT_POINT, Setting, THROUGH_FUSE, Target,
-    chip::{self, Told},
+    chip::{self, ChipRequest, Records, Told},
     cleaner, engine,
 };
 use crate::{
@@ -112,11 +112,15 @@ impl GuestTarget {
             }
             Data::Device(device) => Box::new(device.clone()),
         };
+        let (records, log_bytes) = match self.setting.traced {
+            true => (Records::Kept, chip::LOG_BYTES),
+            false => (Records::None, 0),
+        };
         let setup = Setup {
             kernel: programs.kernel.clone(),
             agent: programs.agent.clone(),
             memory_mib: preset.memory_mib(scale)
-                + if preset.is_raw() { (profile.size_bytes >> 20) as u32 } else { 0 },
+                + if preset.is_raw() { ((profile.size_bytes + log_bytes) >> 20) as u32 } else { 0 },
             queue_depth: profile.host.queue_depth,
             traits: traits(profile),
             pace: *pace,
@@ -129,7 +133,7 @@ impl GuestTarget {
             uml.run(&op)?;
         }
         if preset.is_raw() {
-            chip::plug(&mut uml, &programs.kernel, profile)?;
+            chip::plug(&mut uml, &programs.kernel, profile, records)?;
             if self.setting.file_system.kind == "ubifs" {
                 chip::attach_ubi(&mut uml)?;
             }
@@ -219,8 +223,47 @@ impl GuestTarget {
         }
     }
 
-    /// Number of requests since the last boot, reads included, if they are recorded.
+    /// Replaces the content of bare flash, which nothing uses.
+    pub(crate) fn load_chip(&mut self, content: &[u8]) -> Result<(), Failure> {
+        chip::load(self.uml()?, content)
+    }
+
+    /// Returns the content of bare flash.
+    pub(crate) fn chip_content(&mut self) -> Result<Vec<u8>, Failure> {
+        chip::content(self.uml()?)
+    }
+
+    /// Begins the records of bare flash anew.
+    pub(crate) fn forget_records(&mut self) -> Result<(), Failure> {
+        chip::forget_records(self.uml()?)
+    }
+
+    /// Returns the programs and erases since then.
+    pub(crate) fn records(&mut self) -> Result<Vec<ChipRequest>, Failure> {
+        chip::records(self.uml()?)
+    }
+
+    /// Attaches bare flash to UBI with the volumes that are on it.
+    pub(crate) fn find_ubi(&mut self) -> Result<Measured, Failure> {
+        chip::find_ubi(self.uml()?)
+    }
+
+    /// Detaches bare flash from UBI.
+    pub(crate) fn detach_ubi(&mut self) -> Result<(), Failure> {
+        chip::detach_ubi(self.uml()?)
+    }
+
+    /// Returns the erase count of each sector of bare flash.
+    pub(crate) fn chip_wear(&mut self) -> Result<Vec<u32>, Failure> {
+        Ok(chip::told(self.uml()?)?.wear)
+    }
+
+    /// Number of requests since the last boot, reads included, if they are recorded; of bare flash, the programs and
+    /// erases at the end of the last operation.
     pub(crate) fn requests(&self) -> usize {
+        if let Some(told) = &self.told {
+            return told.changes() as usize;
+        }
         let trace = self.uml.as_ref().and_then(|uml| uml.events().card().trace());
         trace.map_or(0, |trace| trace.entries.len())
     }

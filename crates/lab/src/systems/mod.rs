@@ -25,6 +25,7 @@ use ::guest::Op;
 use flash::{Pace, Profile, Trace, counters::Counters};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::chip::ChipRequest;
 pub use self::{
     directory::{DirectoryTarget, can_drop_caches},
     engine::EngineTarget,
@@ -146,7 +147,7 @@ pub struct Setting {
     pub programs: Option<Programs>,
     /// Clock of the measurement: the card's or the machine's.
     pub pace: Pace,
-    /// True if requests to the card are recorded.
+    /// True if requests to the card are recorded; on bare flash, its programs and erases.
     pub traced: bool,
     /// True if the file system's background cleaner runs, for those that have one.
     pub cleaned: bool,

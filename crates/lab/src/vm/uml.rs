@@ -174,6 +174,11 @@ impl<M: EventModel> Uml<M> {
         id(&self.program)
     }
 
+    /// Returns the path of a file in the guest's root directory.
+    pub(crate) fn shared(&self, name: &str) -> PathBuf {
+        self.work.path().join("root").join(name)
+    }
+
     /// Returns the event loop, with the clock and the card.
     pub fn events(&self) -> &EventLoop<M> {
         &self.events
