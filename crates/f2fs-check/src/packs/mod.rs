@@ -170,7 +170,10 @@ impl Packs<'_> {
     fn complete(&self, number: u8) -> Option<Complete> {
         let raw = self.raw(number);
         let error = match raw.whole() {
-            Ok(head) => return Some(Complete { number, head, damaged: None }),
+            Ok(head) => {
+                let whole = || Complete { number, head, damaged: None };
+                return Some(self.with_replaced_head(number, head).unwrap_or_else(whole));
+            }
             Err(error) => error,
         };
         let stored = raw.end(0).ok();
@@ -180,13 +183,30 @@ impl Packs<'_> {
         // The end is written last: one that is newer than the head proves that the head is an old one.
         let is_newest = |copy: &PackEnd| stored.is_none_or(|head| copy.version.is_after(head.version));
         let (block, head) = raw.newest_copy().filter(|(_, copy)| is_newest(copy))?;
-        let known = format!("{}; the copy of its head at its end is whole, and newest", text(&error));
+        self.with_head_of_copy((number, block), head, &text(&error))
+    }
+
+    /// Returns a pack whose head comes back from a copy at its end.
+    fn with_head_of_copy(&self, (number, copy): (u8, u32), head: PackEnd, known: &str) -> Option<Complete> {
+        let known = format!("{known}; the copy of its head at its end is whole, and newest");
         let finding = Finding::new(Kind::PackUnreadable, Place::Checkpoint(number), known)
             .repaired_by("copy the end of the pack over its head")
             .with_certainty(Certainty::Certain);
-        let block = raw.blocks(block..block + 1).ok()?.into();
+        let block = self.raw(number).blocks(copy..copy + 1).ok()?.into();
         let end = DamagedEnd { at: self.geometry.pack(number), block };
         Some(Complete { number, head, damaged: Some((end, finding)) })
+    }
+
+    /// Returns a pack with the head of an earlier, longer one, whose end still lies behind its own: then it has a copy of the
+    /// checkpoint that follows that in the other pack.
+    fn with_replaced_head(&self, number: u8, head: PackEnd) -> Option<Complete> {
+        let (block, copy) = self.raw(number).newest_copy()?;
+        let between = self.raw(1 - number).whole().ok()?.version.0;
+        let follows = copy.version.0 == between.wrapping_add(1) && between == head.version.0.wrapping_add(1);
+        let known = format!("it begins with version {}", head.version.0);
+        // A volume that was there before may have left a copy of this number, too.
+        let is_proven = follows && self.is_followed(1 - number);
+        if is_proven { self.with_head_of_copy((number, block), copy, &known) } else { None }
     }
 
     /// Returns a pack whose head is whole and whose end is damaged, if the end begins with the version of the head: it is

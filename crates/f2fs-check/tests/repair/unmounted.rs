@@ -171,6 +171,25 @@ fn older_journals_bring_no_older_content_back() {
     }
 }
 
+/// The earlier pack was longer, and its end is still there: the pack looked whole and old, and the newest checkpoint was lost.
+#[test]
+fn the_head_of_an_earlier_longer_pack_gives_way_to_the_end_of_the_newest() {
+    let d = journaled(At::Checkpoint);
+    let sound = contents(&d.device);
+    let (number, checkpoint) = d.checkpoint();
+    let (start, longer, sum_at) =
+        (d.pack(number), checkpoint.pack_blocks + 3, checkpoint.checksum_offset as usize);
+    let mut head = d.block(start);
+    head[..8].copy_from_slice(&(checkpoint.version.0 - 2).to_le_bytes());
+    let at = std::mem::offset_of!(f2fs::format::checkpoint::raw::Checkpoint, cp_pack_total_block_count);
+    head[at..at + 4].copy_from_slice(&le(longer));
+    let sum = f2fs::format::crc::f2fs_crc(&head[..sum_at]);
+    head[sum_at..sum_at + 4].copy_from_slice(&sum.to_le_bytes());
+    d.put(start, 0, &head);
+    d.put(BlockAddr(start.0 + longer - 1), 0, &head);
+    loses_nothing(&d, &sound);
+}
+
 /// The end of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
