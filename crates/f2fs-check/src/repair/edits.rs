@@ -15,6 +15,7 @@ use f2fs::{
 };
 
 use super::{
+    moves::beside_log,
     space::Space,
     tables::Tables,
     transfer::{Changes, State},
@@ -185,7 +186,9 @@ impl Edits<'_> {
     /// Puts a node into a free block.
     fn put_node(&mut self, nid: Nid, ino: Ino, bytes: &[u8]) -> Result<()> {
         let addr = self.take(Content::Node)?;
-        self.tables.io.write(addr, Place::Node(nid, addr), bytes)?;
+        let version = self.tables.pack.checkpoint.node_version();
+        let bytes = beside_log(self.format, nid, addr, bytes.to_vec(), version);
+        self.tables.io.write(addr, Place::Node(nid, addr), &bytes)?;
         let version = self.tables.nat_entry(nid).version;
         self.changes.nat.insert(nid, NatEntry { version, ino, addr });
         Ok(())

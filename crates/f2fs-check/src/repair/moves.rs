@@ -117,12 +117,11 @@ impl Moves<'_, '_> {
     }
 
     /// Puts a node to a new place.
-    fn node(&mut self, nid: Nid, mut bytes: Vec<u8>) -> Result<()> {
+    fn node(&mut self, nid: Nid, bytes: Vec<u8>) -> Result<()> {
         let entry = self.new.nat_entry(nid);
         let to = self.take(Content::Node)?;
-        leave_log(&mut bytes, self.new.pack.checkpoint.node_version());
-        let (node, _) = parse_node(NodeFormat::of(&self.new.superblock), &bytes, nid, to);
-        let block = node.map_or(bytes, |node| node.bytes().to_vec());
+        let version = self.new.pack.checkpoint.node_version();
+        let block = beside_log(NodeFormat::of(&self.new.superblock), nid, to, bytes, version);
         self.moved.blocks.insert(to, block);
         self.moved.nat.insert(nid, NatEntry { addr: to, ..entry });
         self.census.relocate(entry.addr, to, Content::Node, Owner { nid, version: 0, offset: 0 });
@@ -130,12 +129,20 @@ impl Moves<'_, '_> {
     }
 }
 
-/// Clears the marks of roll-forward and the next block of the log, and sets the version of the checkpoint, as that of any
-/// node that was written after it: the newest version of a node counts. Roll-forward follows the log, which has none of the
-/// new places.
-fn leave_log(bytes: &mut [u8], version: u64) {
+/// Returns the block of a node that gets a place which no log has: without marks of roll-forward and without a next block, since
+/// roll-forward follows the log. It has the version of the checkpoint, as any node that was written after it: the newest version
+/// of a node counts.
+pub fn beside_log(
+    format: NodeFormat,
+    nid: Nid,
+    addr: BlockAddr,
+    mut bytes: Vec<u8>,
+    version: u64,
+) -> Vec<u8> {
     let footer = bytes.len() - NODE_FOOTER_BYTES;
     bytes[footer + FOOTER_FLAG] &= !RECOVERY_MARKS;
     bytes[footer + FOOTER_VERSION..footer + FOOTER_NEXT].copy_from_slice(&version.to_le_bytes());
     bytes[footer + FOOTER_NEXT..].fill(0);
+    let (node, _) = parse_node(format, &bytes, nid, addr);
+    node.map_or(bytes, |node| node.bytes().to_vec())
 }
