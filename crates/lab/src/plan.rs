@@ -82,8 +82,7 @@ impl Cell {
     /// experiment on durations of writes.
     pub(crate) fn makes_sense(&self) -> bool {
         let is_raw = self.preset.is_raw();
-        // On NAND, JFFS2 keeps its markers in the spare (OOB) bytes, which the lab's chip does not provide.
-        let lacks_spare_bytes = self.preset == Preset::Nand && self.file_system.kind == "jffs2";
+        let lacks_spare_bytes = self.preset == Preset::Nand && self.file_system.needs_spare_bytes();
         is_raw == self.file_system.is_raw()
             && (!is_raw || self.experiment == Experiment::Latency && !lacks_spare_bytes)
     }

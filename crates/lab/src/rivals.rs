@@ -114,6 +114,11 @@ impl FileSystem {
         ["jffs2", "ubifs"].contains(&self.kind.as_str())
     }
 
+    /// Returns true if it keeps its markers on NAND in the spare (OOB) bytes, which the lab's chip does not provide.
+    pub fn needs_spare_bytes(&self) -> bool {
+        self.kind == "jffs2"
+    }
+
     /// Returns the source of its mount in the guest.
     pub fn source(&self) -> &'static str {
         match self.kind.as_str() {

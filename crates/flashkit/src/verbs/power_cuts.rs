@@ -156,8 +156,7 @@ fn tasks(cuts: &Cuts, setting: &Setting, stop: &Stop) -> Result<Vec<Task>> {
 
 /// Returns true if a file system can be on this card or bare chip.
 fn fits(file_system: &FileSystem, card: &Profile) -> bool {
-    // On NAND, JFFS2 keeps its markers in the spare (OOB) bytes, which the lab's chip does not provide.
-    let lacks_spare_bytes = card.layer == Layer::Nand && file_system.kind == "jffs2";
+    let lacks_spare_bytes = card.layer == Layer::Nand && file_system.needs_spare_bytes();
     file_system.is_raw() == card.is_raw() && !lacks_spare_bytes
 }
 

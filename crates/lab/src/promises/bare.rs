@@ -5,13 +5,13 @@
 
 use std::{io, ops::Range, sync::Arc};
 
-use ::guest::{Content, Op, Overwrites, op::Answer, overwrite::Course};
+use ::guest::{Content, Op, Overwrites, overwrite::Course};
 use block::{Device, MemoryDevice, Verb};
-use flash::{Pace, profile::Layer};
+use flash::profile::Layer;
 
 use super::{
     chip::settle,
-    guest::{SCALE_BYTES, VOLUMES_A_GUEST, note},
+    guest::{VOLUMES_A_GUEST, examine, judge, mount_of, note, setting_of},
     log::{Entry, Log},
     script::Script,
     subject::{Aftermath, Recording, Subject, run_steps},
@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     preset::Preset,
-    scale::Scale,
     systems::{ChipRequest, GuestTarget, MOUNT_POINT, Setting, Target},
     vm::Failure,
 };
@@ -59,18 +58,8 @@ enum Ubi {
 impl BareSubject {
     /// Prepares a task's file system. Nothing is started yet.
     pub(super) fn new(task: &Task) -> BareSubject {
-        let setting = Setting {
-            file_system: task.file_system.clone(),
-            preset: if task.card.layer == Layer::Nand { Preset::Nand } else { Preset::Nor },
-            profile: task.card.clone(),
-            scale: Scale::of_file(SCALE_BYTES),
-            programs: task.programs.clone(),
-            pace: Pace::Virtual,
-            traced: false,
-            cleaned: false,
-            seed: task.seed,
-            stop: task.stop.clone(),
-        };
+        let preset = if task.card.layer == Layer::Nand { Preset::Nand } else { Preset::Nor };
+        let setting = setting_of(task, preset);
         BareSubject { setting, running: None, ubi: Ubi::Detached, wear: Vec::new() }
     }
 
@@ -81,16 +70,6 @@ impl BareSubject {
 
     fn has_ubi(&self) -> bool {
         self.setting.file_system.kind == "ubifs"
-    }
-
-    fn mount(&self) -> Op {
-        Op::Mount {
-            source: self.setting.file_system.source().into(),
-            dir: MOUNT_POINT.into(),
-            fs: self.setting.file_system.kind.clone(),
-            options: self.setting.file_system.mount.clone(),
-            read_only: false,
-        }
     }
 
     /// Returns the writes at random places of the filler.
@@ -148,7 +127,7 @@ impl BareSubject {
 
     /// Mounts the volume on the chip. Returns the duration, which includes that of attaching UBI.
     fn mount_content(&mut self, content: &[u8], aftermath: &mut Aftermath) -> Result<u64, Failure> {
-        let (mount, has_ubi) = (self.mount(), self.has_ubi());
+        let (mount, has_ubi) = (mount_of(&self.setting), self.has_ubi());
         let target = self.guest(content)?;
         let mut spent_ns = 0;
         if has_ubi {
@@ -217,15 +196,7 @@ impl BareSubject {
         }
         aftermath.recovered_ns = Some(spent_ns);
         let target = self.target()?;
-        let mut examined = target.run(&Op::Examine { dir: MOUNT_POINT.into() })?;
-        note(&examined, aftermath);
-        match examined.answer.take() {
-            Some(Answer::Examined(found)) => aftermath.found = found,
-            other => {
-                let what = format!("unexpected answer to an examination: {other:?}");
-                return Err(io::Error::other(what).into());
-            }
-        }
+        examine(target, aftermath)?;
         note(&target.run(&Op::Unmount { dir: MOUNT_POINT.into() })?, aftermath);
         target.run(&Op::DropCaches)?;
         Ok(())
@@ -239,7 +210,7 @@ fn filler() -> ::guest::Bytes {
 impl Subject for BareSubject {
     fn record(&mut self, script: Script, seed: u64) -> Result<Recording, Failure> {
         let mut target = self.boot(&Setting { traced: true, seed, ..self.setting.clone() })?;
-        target.run(&self.mount())?;
+        target.run(&mount_of(&self.setting))?;
         self.age(&mut target, seed)?;
         target.forget_records()?;
         let start = device_of(&target.chip_content()?)?;
@@ -261,25 +232,8 @@ impl Subject for BareSubject {
         let mut aftermath = Aftermath::default();
         let mut content = vec![0; self.setting.profile.size_bytes as usize];
         device.read(0, &mut content)?;
-        match self.look(&content, unstable, &mut aftermath) {
-            Ok(()) => {}
-            Err(Failure::Stopped) => return Err(Failure::Stopped),
-            Err(failure @ Failure::Refused { .. }) => {
-                aftermath.said.push(brief(&failure));
-                // A volume that could not be mounted leaves the guest usable; others may still be mounted.
-                if aftermath.recovered_ns.is_some() {
-                    self.running = None;
-                }
-            }
-            // Without any guest there is nothing to judge.
-            Err(failure) if self.running.is_none() => return Err(failure),
-            Err(failure) => {
-                self.running = None;
-                aftermath.has_died = true;
-                aftermath.said.push(brief(&failure));
-            }
-        }
-        Ok(aftermath)
+        let looked = self.look(&content, unstable, &mut aftermath);
+        judge(looked, brief, &mut self.running, aftermath)
     }
 }
 

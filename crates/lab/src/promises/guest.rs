@@ -27,7 +27,7 @@ use super::{
 use crate::{
     preset::Preset,
     scale::Scale,
-    systems::{DISK, GuestTarget, MOUNT_POINT, Setting, Target, engine},
+    systems::{GuestTarget, MOUNT_POINT, Setting, Target, engine},
     vm::{Failure, Measured},
 };
 
@@ -54,19 +54,7 @@ pub struct GuestSubject {
 impl GuestSubject {
     /// Prepares a task's file system. Nothing is started yet.
     pub fn new(task: &Task) -> GuestSubject {
-        let setting = Setting {
-            file_system: task.file_system.clone(),
-            preset: Preset::Card,
-            profile: task.card.clone(),
-            scale: Scale::of_file(SCALE_BYTES),
-            programs: task.programs.clone(),
-            pace: Pace::Virtual,
-            traced: false,
-            cleaned: false,
-            seed: task.seed,
-            stop: task.stop.clone(),
-        };
-        GuestSubject { setting, work: task.work.clone(), running: None }
+        GuestSubject { setting: setting_of(task, Preset::Card), work: task.work.clone(), running: None }
     }
 
     /// Makes a volume.
@@ -89,16 +77,6 @@ impl GuestSubject {
         Ok(device)
     }
 
-    fn mount(&self) -> Op {
-        Op::Mount {
-            source: DISK.into(),
-            dir: MOUNT_POINT.into(),
-            fs: self.setting.file_system.kind.clone(),
-            options: self.setting.file_system.mount.clone(),
-            read_only: false,
-        }
-    }
-
     /// Returns a guest whose card has this content.
     fn guest(&mut self, content: Arc<MemoryDevice>) -> Result<&mut GuestTarget, Failure> {
         match self.running.take() {
@@ -117,21 +95,13 @@ impl GuestSubject {
 
     /// Mounts, examines and unmounts the volume on the card.
     fn look(&mut self, content: Arc<MemoryDevice>, aftermath: &mut Aftermath) -> Result<(), Failure> {
-        let mount = self.mount();
+        let mount = mount_of(&self.setting);
         let is_through_fuse = self.setting.file_system.is_ours();
         let target = self.guest(content)?;
         let mounted = target.run(&mount)?;
         aftermath.recovered_ns = Some(mounted.duration_ns());
         note(&mounted, aftermath);
-        let mut examined = target.run(&Op::Examine { dir: MOUNT_POINT.into() })?;
-        note(&examined, aftermath);
-        match examined.answer.take() {
-            Some(Answer::Examined(found)) => aftermath.found = found,
-            other => {
-                let what = format!("unexpected answer to an examination: {other:?}");
-                return Err(io::Error::other(what).into());
-            }
-        }
+        examine(target, aftermath)?;
         note(&target.run(&Op::Unmount { dir: MOUNT_POINT.into() })?, aftermath);
         if is_through_fuse {
             wait_for_end(target)?;
@@ -139,6 +109,76 @@ impl GuestSubject {
         target.run(&Op::DropCaches)?;
         Ok(())
     }
+}
+
+/// Returns the setting of a task's guests.
+pub(super) fn setting_of(task: &Task, preset: Preset) -> Setting {
+    Setting {
+        file_system: task.file_system.clone(),
+        preset,
+        profile: task.card.clone(),
+        scale: Scale::of_file(SCALE_BYTES),
+        programs: task.programs.clone(),
+        pace: Pace::Virtual,
+        traced: false,
+        cleaned: false,
+        seed: task.seed,
+        stop: task.stop.clone(),
+    }
+}
+
+/// Returns the mount of a setting's file system.
+pub(super) fn mount_of(setting: &Setting) -> Op {
+    Op::Mount {
+        source: setting.file_system.source().into(),
+        dir: MOUNT_POINT.into(),
+        fs: setting.file_system.kind.clone(),
+        options: setting.file_system.mount.clone(),
+        read_only: false,
+    }
+}
+
+/// Examines the mounted volume.
+pub(super) fn examine(target: &mut GuestTarget, aftermath: &mut Aftermath) -> Result<(), Failure> {
+    let mut examined = target.run(&Op::Examine { dir: MOUNT_POINT.into() })?;
+    note(&examined, aftermath);
+    match examined.answer.take() {
+        Some(Answer::Examined(found)) => aftermath.found = found,
+        other => {
+            let what = format!("unexpected answer to an examination: {other:?}");
+            return Err(io::Error::other(what).into());
+        }
+    }
+    Ok(())
+}
+
+/// Returns the aftermath of a look at a volume, with the text of its failure. Ends the running guest if it died, or if the
+/// volume may still be mounted there.
+pub(super) fn judge<G>(
+    looked: Result<(), Failure>,
+    text: impl Fn(&Failure) -> String,
+    running: &mut Option<G>,
+    mut aftermath: Aftermath,
+) -> Result<Aftermath, Failure> {
+    match looked {
+        Ok(()) => {}
+        Err(Failure::Stopped) => return Err(Failure::Stopped),
+        Err(failure @ Failure::Refused { .. }) => {
+            aftermath.said.push(text(&failure));
+            // A volume that could not be mounted leaves the guest usable; others may still be mounted.
+            if aftermath.recovered_ns.is_some() {
+                *running = None;
+            }
+        }
+        // Without any guest there is nothing to judge.
+        Err(failure) if running.is_none() => return Err(failure),
+        Err(failure) => {
+            *running = None;
+            aftermath.has_died = true;
+            aftermath.said.push(text(&failure));
+        }
+    }
+    Ok(aftermath)
 }
 
 /// Waits until the process of our mount has written everything and ended.
@@ -165,7 +205,7 @@ impl Subject for GuestSubject {
         let recorder = Arc::new(Recorder::with_data(copy(&start)?));
         let setting = Setting { traced: true, seed, ..self.setting.clone() };
         let mut target = GuestTarget::start_on_device(&setting, recorder.clone())?;
-        target.run(&self.mount())?;
+        target.run(&mount_of(&self.setting))?;
         let is_through_fuse = self.setting.file_system.is_ours();
         let run = |target: &mut GuestTarget, number: usize| {
             target.run(&script.steps[number].op)?;
@@ -191,25 +231,8 @@ impl Subject for GuestSubject {
         _unstable: &[Range<u64>],
     ) -> Result<Aftermath, Failure> {
         let mut aftermath = Aftermath::default();
-        match self.look(content, &mut aftermath) {
-            Ok(()) => {}
-            Err(Failure::Stopped) => return Err(Failure::Stopped),
-            Err(failure @ Failure::Refused { .. }) => {
-                aftermath.said.push(failure.to_string());
-                // A volume that could not be mounted leaves the guest usable; others may still be mounted.
-                if aftermath.recovered_ns.is_some() {
-                    self.running = None;
-                }
-            }
-            // Without any guest there is nothing to judge.
-            Err(failure) if self.running.is_none() => return Err(failure),
-            Err(failure) => {
-                self.running = None;
-                aftermath.has_died = true;
-                aftermath.said.push(failure.to_string());
-            }
-        }
-        Ok(aftermath)
+        let looked = self.look(content, &mut aftermath);
+        judge(looked, Failure::to_string, &mut self.running, aftermath)
     }
 }
 
