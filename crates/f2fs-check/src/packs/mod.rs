@@ -200,12 +200,14 @@ impl Packs<'_> {
     /// Returns a pack with the head of an earlier, longer one, whose end still lies behind its own: then it has a copy of the
     /// checkpoint that follows that in the other pack.
     fn with_replaced_head(&self, number: u8, head: PackEnd) -> Option<Complete> {
-        let (block, copy) = self.raw(number).newest_copy()?;
         let between = self.raw(1 - number).whole().ok()?.version.0;
-        let follows = copy.version.0 == between.wrapping_add(1) && between == head.version.0.wrapping_add(1);
-        let known = format!("it begins with version {}", head.version.0);
+        if between != head.version.0.wrapping_add(1) {
+            return None;
+        }
+        let (block, copy) = self.raw(number).newest_copy()?;
         // A volume that was there before may have left a copy of this number, too.
-        let is_proven = follows && self.is_followed(1 - number);
+        let is_proven = copy.version.0 == between.wrapping_add(1) && self.is_followed(1 - number);
+        let known = format!("it begins with version {}", head.version.0);
         if is_proven { self.with_head_of_copy((number, block), copy, &known) } else { None }
     }
 
