@@ -14,6 +14,7 @@ pub mod host;
 pub mod ioctl;
 pub mod mailbox;
 pub mod manifest;
+mod mount;
 pub mod nbd;
 pub mod op;
 pub mod overwrite;

@@ -15,7 +15,7 @@ pub const WATCH: &str = "agent:";
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // the names of the fields and the comments of the variants are enough
 pub enum Op {
-    /// Makes the directory and mounts on it. Options are the file system's, and `noatime`.
+    /// Makes the directory and mounts on it. Options are the file system's, and those of every file system, such as `noatime`.
     Mount { source: Bytes, dir: Bytes, fs: String, options: String, read_only: bool },
     /// Unmounts.
     Unmount { dir: Bytes },

@@ -27,7 +27,7 @@ use rustix::{
 };
 
 use crate::{
-    Bytes, Entry, Manifest, Op, examine, ioctl, manifest, nbd,
+    Bytes, Entry, Manifest, Op, examine, ioctl, manifest, mount, nbd,
     op::{Allocate, Answer},
     room, threads, tree, ubi, workload,
 };
@@ -323,7 +323,7 @@ impl Runner {
         match op {
             Op::Mount { source, dir, fs, options, read_only } => {
                 let flags = if *read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-                mount(source.as_path(), &self.at(dir), fs, options, flags)?;
+                mount::mount(source.as_path(), &self.at(dir), fs, options, flags)?;
             }
             Op::Unmount { dir } => rustix::mount::unmount(self.at(dir), UnmountFlags::empty())?,
             Op::Sync => rustix::fs::sync(),
@@ -373,16 +373,6 @@ impl Runner {
     fn opened(&self, handle: u32) -> io::Result<&File> {
         self.open.get(&handle).ok_or_else(|| Errno::BADF.into())
     }
-}
-
-/// Mounts, and makes the directory for it.
-fn mount(source: &Path, dir: &Path, kind: &str, options: &str, mut flags: MountFlags) -> io::Result<()> {
-    fs::create_dir_all(dir)?;
-    // As with mount(8), this option is not for the file system.
-    let (common, own): (Vec<&str>, Vec<&str>) = options.split(',').partition(|option| *option == "noatime");
-    flags.set(MountFlags::NOATIME, !common.is_empty());
-    let options = std::ffi::CString::new(own.join(","))?;
-    Ok(rustix::mount::mount(source, dir, kind, flags, options.as_c_str())?)
 }
 
 /// Returns the space of the file system that is mounted at `dir`.
