@@ -376,7 +376,8 @@ fn sound(segments_per_section: u32) -> MemoryDevice {
     made(if segments_per_section == 1 { 128 << 20 } else { 256 << 20 }, segments_per_section, FEATURES, fill)
 }
 
-fn made(
+/// Makes a volume with these features and this content.
+pub fn made(
     size_bytes: u64,
     segments_per_section: u32,
     features: &str,
