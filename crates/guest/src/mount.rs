@@ -6,7 +6,13 @@ use rustix::mount::MountFlags;
 
 /// Makes the directory and mounts on it. As with mount(8), options that every file system has become flags of mount(2); the
 /// others are for the file system.
-pub(crate) fn mount(source: &Path, dir: &Path, kind: &str, options: &str, flags: MountFlags) -> io::Result<()> {
+pub(crate) fn mount(
+    source: &Path,
+    dir: &Path,
+    kind: &str,
+    options: &str,
+    flags: MountFlags,
+) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     let (common, own) = split(options);
     Ok(rustix::mount::mount(source, dir, kind, flags | common, CString::new(own)?.as_c_str())?)
