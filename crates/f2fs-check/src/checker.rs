@@ -11,7 +11,7 @@ use f2fs::{
         node::{NodeBlock, NodeFormat},
         superblock::Superblock,
     },
-    units::{Ino, Nid},
+    units::{BlockAddr, Ino, Nid},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -246,6 +246,7 @@ fn examine_by_first(
         dir_budget: u64::from(geometry.segments) << 10,
         unfound_nodes: 0,
         extents: FxHashMap::default(),
+        swapped: FxHashMap::default(),
         directories: Vec::new(),
         progress,
     };
@@ -343,6 +344,8 @@ pub(crate) struct Checker<'a> {
     pub unfound_nodes: u64,
     /// Blocks of extents that were not compared yet, by inode.
     pub extents: FxHashMap<Ino, u32>,
+    /// First blocks of directories that others name, by the directories that they belong to.
+    pub swapped: FxHashMap<Ino, BlockAddr>,
     /// All directories.
     pub directories: Vec<Directory>,
     progress: &'a mut dyn FnMut(Progress),

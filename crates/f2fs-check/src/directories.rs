@@ -253,6 +253,11 @@ impl Checker<'_> {
         bytes: &[u8],
         each: fn(&mut Self, &mut Walk, u64, &[u8]),
     ) {
+        let swapped = if block == 0 { self.swapped_first(walk, bytes) } else { None };
+        if let Some((addr, _)) = &swapped {
+            walk.held = Held::Block(*addr);
+        }
+        let bytes = swapped.as_ref().map_or(bytes, |(_, bytes)| bytes);
         if block == 0 {
             walk.first = Some(walk.held);
         }

@@ -163,7 +163,9 @@ impl Checker<'_> {
             walk.edit(bytes, |area| area.set_hash(entry.slot, 0));
         }
         if which == 0 && entry.ino != walk.ino {
-            self.add(Kind::DotsWrong, at, format!("\".\" names {}, must be {}", entry.ino, walk.ino));
+            let known = format!("\".\" names {}, must be {}", entry.ino, walk.ino);
+            let certainty = self.certainty_of_dot(walk, entry.ino, bytes);
+            self.report.add(Finding::new(Kind::DotsWrong, at, known).with_certainty(certainty));
             self.doubt_area(walk.held, walk.ino);
             let own = walk.ino;
             walk.edit(bytes, |area| area.set_target(entry.slot, own, FileType::Directory));

@@ -70,6 +70,7 @@ mod shared;
 mod summaries;
 mod superblocks;
 mod superseded;
+mod swapped;
 mod table;
 mod verdict;
 mod wrong_layouts;

@@ -187,3 +187,68 @@ fn a_node_of_a_sparse_file_that_its_neighbour_overwrote_gets_its_own_addresses_b
     let (_, losses) = after(&d);
     assert_eq!((contents(&d.device), losses), (before, Vec::new()));
 }
+
+/// A volume with three directories of several blocks in others.
+fn with_directories() -> Damaged {
+    Damaged::filled(64 << 20, "extra_attr", |volume| {
+        for (n, name) in ["one", "two", "three"].into_iter().enumerate() {
+            let dir = NewNode::new(0o040_755);
+            let above = volume.begin(Caller::ADMIN).create(ROOT, format!("in {name}").as_bytes(), &dir)?;
+            let ino = volume.begin(Caller::ADMIN).create(above, name.as_bytes(), &dir)?;
+            for entry in 0..250 + 100 * n {
+                let (name, file) = (format!("{name} {entry}"), NewNode::new(0o100_644));
+                volume.begin(Caller::ADMIN).create(ino, name.as_bytes(), &file)?;
+            }
+            volume.begin(Caller::ADMIN).create(ino, b"below", &dir)?;
+        }
+        Ok(())
+    })
+}
+
+/// The three directories of [`with_directories`], and their first blocks.
+fn first_blocks(d: &Damaged) -> [(Ino, BlockAddr); 3] {
+    ["/in one/one", "/in two/two", "/in three/three"].map(|path| (d.ino(path), d.data(d.ino(path), 0)))
+}
+
+/// "." was taken for wrong, and the names came to the wrong directories.
+#[test]
+fn swapped_first_blocks_of_directories_come_back_to_their_directories() {
+    let sound = with_directories();
+    for count in [2, 3] {
+        let (contents_swapped, addresses_swapped) =
+            (Damaged::copy_of(&sound.device), Damaged::copy_of(&sound.device));
+        let blocks = first_blocks(&sound);
+        for (n, (ino, addr)) in blocks.into_iter().take(count).enumerate() {
+            let (_, other) = blocks[(n + 1) % count];
+            contents_swapped.put(addr, 0, &sound.block(other));
+            addresses_swapped.put_node(ino.into(), ADDRS, &other.0.to_le_bytes());
+        }
+        for d in [contents_swapped, addresses_swapped] {
+            let plan = repair_of(&d.device);
+            assert_eq!((plan.certainty(), &plan.losses[..]), (Certainty::Certain, &[][..]), "{count}");
+            let _ = after(&d);
+            assert!(contents(&d.device) == contents(&sound.device), "{count}");
+        }
+    }
+}
+
+#[test]
+fn a_first_block_of_another_directory_needs_a_person() {
+    let d = with_directories();
+    let [(_, one), (_, two), _] = first_blocks(&d);
+    d.put(one, 0, &d.block(two));
+    assert_eq!(repair_of(&d.device).certainty(), Certainty::Unclear);
+}
+
+/// The entries tell that only "." is wrong.
+#[test]
+fn a_dot_that_names_another_directory_beside_own_names_is_certain() {
+    let sound = with_directories();
+    let d = Damaged::copy_of(&sound.device);
+    let [(_, one), (other, _), _] = first_blocks(&d);
+    d.put(one, BLOCK - 214 * 19 + 4, &other.0.to_le_bytes());
+    let plan = repair_of(&d.device);
+    assert_eq!((plan.certainty(), &plan.losses[..]), (Certainty::Certain, &[][..]));
+    let _ = after(&d);
+    assert!(contents(&d.device) == contents(&sound.device));
+}

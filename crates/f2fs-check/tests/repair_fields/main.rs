@@ -35,7 +35,7 @@ const SEEDS: u64 = 240;
 /// Damages of one volume.
 const DAMAGES: u64 = 10;
 /// A share: at most one in so many seeds or files. docs/TESTING.md tells what is known behind each.
-const SILENT_SHARE: u64 = 30;
+const SILENT_SHARE: u64 = 50;
 const NO_EVIDENCE_SHARE: u64 = 25;
 const FSCK_SHARE: u64 = 50;
 const UNTOUCHED_SHARE: u64 = 1000;
