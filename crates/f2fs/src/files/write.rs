@@ -193,7 +193,7 @@ impl Files {
             return Ok(0);
         }
         let whole = data.len() == bytes;
-        if whole && old.is_real() && self.stays(ino, WriteReason::WriteBack, 1)? {
+        if whole && old.is_real() && self.updates_in_place(ino, WriteReason::WriteBack, 1)? {
             let stored = self.to_stored(ino, block, data)?;
             self.segments_mut().write_in_place(old, Place::File(ino, block), &stored)?;
             return Ok(0);

@@ -95,7 +95,7 @@ impl Files {
 
     /// Writes a page in place or to its log, with the rest of its cluster if it has one.
     fn write_page(&mut self, ino: Ino, block: u64) -> Result<()> {
-        match self.own_place(ino, block)? {
+        match self.in_place_address(ino, block)? {
             Some(addr) => self.write_neighbours(ino, &[block], addr),
             None => self.append_page(ino, block),
         }
@@ -126,7 +126,9 @@ impl Files {
             let (addr, count) = self.neighbours(ino, rest)?;
             let these = &rest[..count];
             match addr {
-                Some(addr) if self.stays(ino, reason, count)? => self.write_neighbours(ino, these, addr)?,
+                Some(addr) if self.updates_in_place(ino, reason, count)? => {
+                    self.write_neighbours(ino, these, addr)?
+                }
                 _ => these.iter().try_for_each(|block| self.append_page(ino, *block))?,
             }
             pages.written += count;
@@ -172,16 +174,16 @@ impl Files {
 
     /// Returns true if `neighbours` adjacent blocks of a file are updated in place. Blocks of quota files
     /// never are, because they belong to one checkpoint (Linux, `f2fs_should_update_outplace`).
-    pub(super) fn stays(&self, ino: Ino, reason: WriteReason, neighbours: usize) -> Result<bool> {
+    pub(super) fn updates_in_place(&self, ino: Ino, reason: WriteReason, neighbours: usize) -> Result<bool> {
         let wanted = in_place(self.options().in_place(), reason, neighbours) || self.is_pinned(ino)?;
         Ok(wanted && !self.disk().superblock().is_quota_ino(ino))
     }
 
     /// Returns the address at which a page is updated in place without an fsync, or `None` if it goes to its
     /// log.
-    fn own_place(&self, ino: Ino, block: u64) -> Result<Option<BlockAddr>> {
+    fn in_place_address(&self, ino: Ino, block: u64) -> Result<Option<BlockAddr>> {
         let addr = self.overwritable(&*self.nodes.inode(ino)?, block)?;
-        Ok(if self.stays(ino, WriteReason::WriteBack, 1)? { addr } else { None })
+        Ok(if self.updates_in_place(ino, WriteReason::WriteBack, 1)? { addr } else { None })
     }
 
     /// Writes a page to its log.

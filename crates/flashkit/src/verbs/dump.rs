@@ -236,7 +236,7 @@ fn checkpoint_fields(volume: &Engine) -> Value {
         .map(|kind| {
             let log = cp.logs[*kind as usize];
             let value = json!({
-                "segment": log.segment.0, "next_block": log.offset, "fills_holes": log.mode.is_ssr()
+                "segment": log.segment.0, "next_block": log.offset, "ssr": log.mode.is_ssr()
             });
             (kind.to_string(), value)
         })

@@ -91,7 +91,7 @@ struct LogInfo {
     log: String,
     segment: u32,
     next_block: u16,
-    fills_holes: bool,
+    ssr: bool,
 }
 
 impl Info {
@@ -151,7 +151,7 @@ impl Info {
                     log: kind.to_string(),
                     segment: log.segment.0,
                     next_block: log.offset,
-                    fills_holes: log.mode.is_ssr(),
+                    ssr: log.mode.is_ssr(),
                 })
                 .collect(),
             read_only_because: volume.read_only_reason().map(str::to_owned),
@@ -273,7 +273,7 @@ impl Info {
                 format!("{} log", log.log),
                 log.segment,
                 log.next_block,
-                if log.fills_holes { ", fills holes" } else { "" }
+                if log.ssr { ", SSR" } else { "" }
             )?;
         }
         Ok(())

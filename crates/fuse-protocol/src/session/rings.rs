@@ -53,7 +53,7 @@ pub struct Reserve {
 }
 
 /// The buffers of a worker, and the place of its answers that come later.
-struct Desk {
+struct Worker {
     response: Response,
     arguments: Vec<u8>,
     slot: Arc<Slot>,
@@ -155,7 +155,7 @@ impl<H: Handler> Session<H> {
                     let deferrals = deferrals[usize::from(entry.queue())].clone();
                     if let Err(mut entry) = self.start_worker(pool, entry, deferrals) {
                         // Without a thread of its own, its answer must not wait for other requests.
-                        self.answer_entry(&mut entry, &mut self.desk(Deferrals::new(0)));
+                        self.answer_entry(&mut entry, &mut self.worker(Deferrals::new(0)));
                         ring.commit(self.connection.device(), entry)?;
                     }
                 }
@@ -194,10 +194,10 @@ impl<H: Handler> Session<H> {
 
     /// Answers the requests that come with one entry.
     fn work(&self, mut ring: Ring, mut entry: Entry, deferrals: Arc<Deferrals>) -> io::Result<()> {
-        let mut desk = self.desk(deferrals);
+        let mut worker = self.worker(deferrals);
         stay_with_callers(usize::from(entry.queue()));
         loop {
-            self.answer_entry(&mut entry, &mut desk);
+            self.answer_entry(&mut entry, &mut worker);
             ring.commit(self.connection.device(), entry)?;
             entry = match ring.wait()? {
                 Ok(entry) => entry,
@@ -207,14 +207,14 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    fn desk(&self, deferrals: Arc<Deferrals>) -> Desk {
+    fn worker(&self, deferrals: Arc<Deferrals>) -> Worker {
         let response = self.response(OWN_ANSWER_BYTES);
-        Desk { response, arguments: Vec::with_capacity(HEAD_BYTES), slot: Slot::new(deferrals) }
+        Worker { response, arguments: Vec::with_capacity(HEAD_BYTES), slot: Slot::new(deferrals) }
     }
 
     /// Puts the answer to an entry's request into the entry.
-    fn answer_entry(&self, entry: &mut Entry, desk: &mut Desk) {
-        let Desk { response, arguments, slot } = desk;
+    fn answer_entry(&self, entry: &mut Entry, worker: &mut Worker) {
+        let Worker { response, arguments, slot } = worker;
         let Ok(received) = entry.receive() else {
             return entry.answer_with(entry.commit_id(), Err(Errno::IO), &mut response.output);
         };
