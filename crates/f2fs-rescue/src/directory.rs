@@ -37,11 +37,11 @@ impl Listing {
     pub(crate) fn read(judge: Judge<'_>, inode: &Inode) -> Listing {
         let mut listing = Listing::default();
         let naming = Naming::of(inode);
+        let content = Content { judge, inode };
         if inode.node.has_inline(inline::DENTRY) {
-            listing.take(inode, 0, inode.node.inline_area(), naming);
+            listing.take(&content, 0, inode.node.inline_area(), naming);
             return listing;
         }
-        let content = Content { judge, inode };
         let mut block_bytes = vec![0; judge.nodes.shape.block_size().bytes()];
         let content_pieces = pieces(judge.nodes, inode);
         // An older node has the names of an earlier time.
@@ -53,7 +53,7 @@ impl Listing {
             };
             for ((addr, index), block) in addrs.zip(index..).zip(block..) {
                 match content.read_run(block, addr..addr + 1, nid, index, &mut block_bytes) {
-                    Ok(_) => listing.take(inode, block, &block_bytes, naming),
+                    Ok(_) => listing.take(&content, block, &block_bytes, naming),
                     Err(_) => listing.is_damaged = true,
                 }
             }
@@ -61,7 +61,8 @@ impl Listing {
         listing
     }
 
-    fn take(&mut self, inode: &Inode, block: u64, area: &[u8], naming: Naming) {
+    fn take(&mut self, content: &Content<'_>, block: u64, area: &[u8], naming: Naming) {
+        let inode = content.inode;
         let area = Dentries::new(area, Place::Dir(inode.ino(), block));
         let entries: Vec<_> = area.entries().collect();
         let fits = |hash: u32, name: &[u8]| naming != Naming::Plain || hash == name_hash(name);
@@ -78,12 +79,26 @@ impl Listing {
             let name = match naming {
                 // The ciphertext of a name may contain any byte.
                 Naming::Encrypted => nameless(entry.ino),
-                _ => sound_name(entry.name).unwrap_or_else(|| nameless(entry.ino)),
+                _ => match sound_name(entry.name) {
+                    Some(name) if fits(entry.hash, &name) => name,
+                    name => own_name_of(content, entry.ino)
+                        .filter(|own| name.is_none() || fits(entry.hash, own))
+                        .or(name)
+                        .unwrap_or_else(|| nameless(entry.ino)),
+                },
             };
             self.names.push(Name { name, ino: entry.ino });
         }
         self.is_damaged |= entries.iter().any(Result::is_err);
     }
+}
+
+/// Returns the name that an inode carries for this directory, in place of a damaged one.
+fn own_name_of(dir: &Content<'_>, ino: Ino) -> Option<Vec<u8>> {
+    let inode = dir.judge.nodes.current(ino).ok()?;
+    let is_here = inode.node.head().pino.get() == dir.inode.ino().0;
+    let name = is_here && !inode.node.has_advise(advise::ENC_NAME);
+    name.then(|| sound_name(inode.node.last_name())).flatten()
 }
 
 /// Form of the names in a directory.

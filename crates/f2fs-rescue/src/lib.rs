@@ -11,7 +11,7 @@
 //!
 //! The steps, in their order: the geometry ([`shape`]), the checkpoint packs ([`packs`]), the scan ([`scan`]),
 //! the evidence of NAT and fsync chain ([`evidence`], [`chain`]), nodes of an older volume ([`volumes`]), the owner of each block ([`claims`]), the
-//! names ([`tree`]), removed files ([`removed`]), and then one file after the other ([`walk`], [`source`]).
+//! names ([`tree`], [`disputed`]), removed files ([`removed`]), and then one file after the other ([`walk`], [`source`]).
 //!
 //! *Invariants*: the crate writes nothing to the device, prints nothing, spawns nothing and does not read the
 //! clock; it has no `unsafe`. It does not use the engine, which needs a checkpoint. Memory is bounded by the
@@ -28,6 +28,7 @@ mod checksum;
 mod claims;
 mod content;
 mod directory;
+mod disputed;
 mod evidence;
 mod facts;
 mod inference;

@@ -13,7 +13,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     Progress, Stage,
     claims::Claims,
-    directory::Listing,
+    directory::{Listing, own_name},
+    disputed::Disputed,
     judge::{Judge, OtherOwner, Used},
     nodes::{Inode, Nodes},
     shape::Shape,
@@ -36,6 +37,8 @@ pub(crate) struct Tree {
     pub(crate) lost: Vec<u32>,
     /// Names whose inodes are lost.
     pub(crate) dangling: u64,
+    /// Directories with names that a damaged entry gives to another inode. An adopted one has the name.
+    pub(crate) false_names: FxHashSet<(u32, Vec<u8>)>,
 }
 
 /// Fate of an inode that no directory names.
@@ -64,6 +67,10 @@ pub(crate) struct Builder<'a> {
     tree: Tree,
     /// Directories of the tree with a lost part.
     damaged: FxHashSet<u32>,
+    /// Inodes with several names, and the number of those behind the first.
+    named_again: FxHashMap<u32, u32>,
+    /// Directories with names of inodes that have their own name elsewhere, and count one.
+    disputed: FxHashSet<(u32, Vec<u8>)>,
     waiting: VecDeque<u32>,
     walked: u64,
     progress: &'a mut dyn FnMut(Progress<'_>),
@@ -76,8 +83,18 @@ impl<'a> Builder<'a> {
         versions: &'a mut Versions,
         progress: &'a mut dyn FnMut(Progress<'_>),
     ) -> Builder<'a> {
-        let (damaged, waiting) = (FxHashSet::default(), VecDeque::new());
-        Builder { shape, evidence, versions, tree: Tree::default(), damaged, waiting, walked: 0, progress }
+        Builder {
+            shape,
+            evidence,
+            versions,
+            tree: Tree::default(),
+            damaged: FxHashSet::default(),
+            named_again: FxHashMap::default(),
+            disputed: FxHashSet::default(),
+            waiting: VecDeque::new(),
+            walked: 0,
+            progress,
+        }
     }
 
     /// Builds the tree, and adds the facts `NAMED` and `REMOVED` to the versions of inodes.
@@ -86,6 +103,9 @@ impl<'a> Builder<'a> {
             self.name(root);
         }
         self.walk();
+        let disputed = Disputed::find(self.judge(), &self.named_again);
+        disputed.move_directories(&mut self.tree.parents);
+        self.disputed = disputed.names;
         for directory in self.directories() {
             self.place_directory(directory);
         }
@@ -134,8 +154,10 @@ impl<'a> Builder<'a> {
                     continue;
                 };
                 let version = self.versions.get(child);
-                if version.is_directory() && !version.has(fact::NAMED) {
-                    self.tree.parents.insert(name.ino.0, dir);
+                match version.has(fact::NAMED) {
+                    true => *self.named_again.entry(name.ino.0).or_default() += 1,
+                    false if version.is_directory() => drop(self.tree.parents.insert(name.ino.0, dir)),
+                    false => {}
                 }
                 self.name(child);
             }
@@ -201,6 +223,9 @@ impl<'a> Builder<'a> {
                 return;
             }
             Fate::In(dir) => {
+                if let Some(name) = self.disputed.take(&(dir, own_name(&inode))) {
+                    self.tree.false_names.insert(name);
+                }
                 self.tree.adopted.entry(dir).or_default().push(version.ino);
                 if version.is_directory() {
                     self.tree.parents.insert(version.ino, dir);
@@ -232,7 +257,8 @@ impl<'a> Builder<'a> {
             return Fate::Lost;
         }
         let is_newer = version.cp > dir.cp;
-        match is_confirmed || is_newer || self.damaged.contains(&dir.ino) {
+        let is_disputed = || !self.disputed.is_empty() && self.disputed.contains(&(dir.ino, own_name(inode)));
+        match is_confirmed || is_newer || self.damaged.contains(&dir.ino) || is_disputed() {
             true => Fate::In(dir.ino),
             false => Fate::Removed,
         }

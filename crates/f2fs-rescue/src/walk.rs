@@ -342,15 +342,22 @@ impl<'a> Walk<'a> {
         let names = listing.names.into_iter();
         // A directory has one place.
         let is_here = |name: &Name| rescue.tree.parents.get(&name.ino.0).is_none_or(|parent| *parent == ino);
+        let adopted = rescue.tree.adopted.get(&ino).into_iter().flatten();
+        let adopted = adopted.filter_map(|child| Some((*child, rescue.versions.current(Ino(*child))?)));
+        let adopted: Vec<_> =
+            adopted.map(|(child, index)| (self.name_of(index), child, Some(index))).collect();
+        let adopted_names: FxHashSet<&[u8]> = adopted.iter().map(|(name, ..)| name.as_slice()).collect();
         let mut children: Vec<(Vec<u8>, u32, Option<u32>)> = names
             .filter(is_here)
             .map(|name| (name.name, name.ino.0, rescue.versions.current(name.ino)))
+            // An adopted inode has the name of a damaged entry.
+            .filter(|(name, _, index)| {
+                let is_adopted = adopted_names.contains(name.as_slice());
+                !is_adopted || index.is_some() && !rescue.tree.false_names.contains(&(ino, name.clone()))
+            })
             .collect();
-        for child in rescue.tree.adopted.get(&ino).into_iter().flatten() {
-            if let Some(index) = rescue.versions.current(Ino(*child)) {
-                children.push((self.name_of(index), *child, Some(index)));
-            }
-        }
+        drop(adopted_names);
+        children.extend(adopted);
         named(children)
     }
 
