@@ -116,6 +116,10 @@ fn numbers(bytes: &mut [u8], ino: Ino, shape: &Shape) -> u32 {
         head.inline &= !inline::DENTRY;
         bad += 1;
     }
+    if head.inline & inline::DATA != 0 && head.advise & advise::ENCRYPT != 0 && !shape.may_encrypt() {
+        head.advise &= !advise::ENCRYPT;
+        bad += 1;
+    }
     if head.flags.get() & flag::CASEFOLD != 0 && !shape.lenient.features.has(Features::CASEFOLD) {
         head.flags.set(head.flags.get() & !flag::CASEFOLD);
         bad += 1;

@@ -4,7 +4,12 @@ use std::ops::Range;
 
 use f2fs::{
     Error, Place, Result,
-    format::{NodeBlock, node::NodeFooter},
+    format::{
+        NodeBlock,
+        inode::advise,
+        node::NodeFooter,
+        xattr::{self, index},
+    },
     units::{Ino, Nid},
 };
 
@@ -87,8 +92,22 @@ impl Nodes<'_> {
             Some(strict) if !version.has(fact::BAD_SUM) => strict,
             _ => self.shape.lenient,
         };
-        NodeBlock::check(format, bytes, nid, ino, addr)
+        let mut node = NodeBlock::check(format, bytes, nid, ino, addr)?;
+        if version.is_inode() && !self.shape.may_encrypt() && !may_have_context(&node) {
+            node.head_mut().advise &= !(advise::ENCRYPT | advise::ENC_NAME);
+        }
+        Ok(node)
     }
+}
+
+/// Returns true if an inode has an encryption context, or if it may be in a further node. Without one, a volume that
+/// encrypts nothing has a wrong bit in the inode.
+fn may_have_context(inode: &NodeBlock) -> bool {
+    let place = Place::Xattr(inode.ino());
+    let is_context = |entry: xattr::Entry<'_>| entry.index == index::ENCRYPTION;
+    inode.xattr_nid() != Nid::NULL
+        || xattr::entries(inode.inline_xattrs(), place)
+            .map_or(true, |entries| entries.flatten().any(is_context))
 }
 
 /// Standing of a node of an inode. One of an earlier time does not belong to the inode, unless the inode is of that time, too.

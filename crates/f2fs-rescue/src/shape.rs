@@ -148,6 +148,11 @@ impl Shape {
         is_sound.then_some(corrected)
     }
 
+    /// Returns false if a superblock tells that nothing on the volume is encrypted.
+    pub(crate) fn may_encrypt(&self) -> bool {
+        self.known.as_ref().is_none_or(|(sb, ..)| sb.features.has(Features::ENCRYPT))
+    }
+
     /// Inode of the root directory.
     pub(crate) fn root(&self) -> Ino {
         self.known.as_ref().map_or(ROOT, |(sb, ..)| sb.root_ino)

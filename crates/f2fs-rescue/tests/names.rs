@@ -11,10 +11,10 @@ use block::{Device, MemoryDevice};
 use f2fs::{
     Place,
     engine::{Engine, FinalSymlink, Options as VolumeOptions},
-    format::dentry::Dentries,
+    format::{dentry::Dentries, inode::advise},
     units::Ino,
 };
-use f2fs_rescue::Options;
+use f2fs_rescue::{Grade, Options};
 use support::{Rescued, Tree, compare, overwrite, rescued, tree_of};
 use volume::{BLOCK, content, open, sound};
 
@@ -101,5 +101,23 @@ fn an_entry_of_another_file_or_directory_costs_neither() {
         expect_all(&expected, &rescued(device.clone(), &Options::default()), other);
         overwrite_metadata(&device);
         expect_all(&expected, &rescued(device, &Options::default()), other);
+    }
+}
+
+#[test]
+fn a_wrong_bit_for_encryption_costs_neither_names_nor_content() {
+    for which in 0..volume::FEATURES.len() {
+        for path in ["/dir-3", "/dir-3/file-3", "/small", "/link"] {
+            let device = sound(which);
+            let expected = tree_of(device.clone());
+            let addr = engine(&device).nat_entry(ino(&device, path).into()).expect("a sound NAT").addr;
+            let at = u64::from(addr.0) * BLOCK + 2;
+            device.write(at, &[advise::ENCRYPT | advise::ENC_NAME]).expect("in memory");
+            let result = rescued(device, &Options::default());
+            expect_all(&expected, &result, path);
+            let found = result.found.iter().find(|found| found.path == path.as_bytes()[1..]);
+            let grade = found.and_then(|found| found.certainty).map(|certainty| certainty.grade());
+            assert!(grade <= Some(Grade::Doubtful), "{path}: {grade:?}");
+        }
     }
 }
