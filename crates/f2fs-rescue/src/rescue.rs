@@ -208,6 +208,11 @@ impl Rescue {
         Judge { nodes: self.nodes(), summaries, claims, used, other_owner: self.other_owner }
     }
 
+    /// Returns false for the tree of an older checkpoint.
+    pub(crate) fn is_newest(&self) -> bool {
+        self.other_owner == OtherOwner::Doubt
+    }
+
     pub(crate) fn nodes(&self) -> Nodes<'_> {
         Nodes { shape: &self.shape, versions: &self.versions }
     }

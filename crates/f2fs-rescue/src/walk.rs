@@ -7,6 +7,7 @@ use f2fs::{
     format::FileType,
     units::{BlockAddr, Ino, Time},
 };
+use f2fs_tree::{PathId, PathTree};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -162,6 +163,9 @@ pub(crate) struct Walk<'a> {
     judged: FxHashMap<BlockAddr, (Certainty, u64)>,
     /// Lost inodes under one of their names.
     named_lost: FxHashSet<u32>,
+    /// Files that count several names: the path of the first, and the number of those that were not found yet.
+    missing_names: FxHashMap<u32, (PathId, u32)>,
+    paths: PathTree,
     /// Losses that belong to no name, the next one last; `None` before the end of the tree.
     nameless_losses: Option<Vec<Error>>,
 }
@@ -187,6 +191,8 @@ impl<'a> Walk<'a> {
             deferred: Vec::new(),
             judged: FxHashMap::default(),
             named_lost: FxHashSet::default(),
+            missing_names: FxHashMap::default(),
+            paths: PathTree::default(),
             nameless_losses: None,
         }
     }
@@ -273,7 +279,8 @@ impl<'a> Walk<'a> {
                             ones belong together: files may be of an earlier volume, or have content of one";
                 Error::lost(b"", Error::corrupt(Place::Volume, what))
             });
-            earlier.into_iter().chain(further).chain(inodes.rev()).collect()
+            let names = lost_names(&self.missing_names, &self.paths);
+            earlier.into_iter().chain(further).chain(inodes.rev()).chain(names).collect()
         });
         losses.pop()
     }
@@ -285,6 +292,7 @@ impl<'a> Walk<'a> {
         };
         let inode = self.rescue.nodes().inode(index)?;
         if !inode.node.is_directory() {
+            self.count_name(&inode);
             return Ok(Some(self.step(inode)));
         }
         if self.entered.contains(&ino.0) {
@@ -302,6 +310,18 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         Ok(Some(self.enter(inode)))
+    }
+
+    /// Counts a name of a file that has several. An older checkpoint's tree has inodes of other times.
+    fn count_name(&mut self, inode: &Inode) {
+        let links = inode.node.head().links.get();
+        let is_newest = self.selection == Selection::Present && self.rescue.is_newest();
+        if links <= 1 || !is_newest {
+            return;
+        }
+        let Walk { missing_names, paths, path, .. } = self;
+        let (_, missing) = missing_names.entry(inode.ino().0).or_insert_with(|| (paths.insert(path), links));
+        *missing = missing.saturating_sub(1);
     }
 
     /// Makes a step of an inode.
@@ -397,6 +417,17 @@ impl<'a> Walk<'a> {
         let folders = folders.into_iter();
         folders.map(|(pino, inodes)| Child::Folder { name: nameless(Ino(pino)), inodes }).collect()
     }
+}
+
+/// Returns the losses of files that count more names than were found, the first one last.
+fn lost_names(missing: &FxHashMap<u32, (PathId, u32)>, paths: &PathTree) -> Vec<Error> {
+    let mut incomplete: Vec<_> = missing.iter().filter(|(_, (_, count))| *count > 0).collect();
+    incomplete.sort_unstable_by(|a, b| b.0.cmp(a.0));
+    let error = |(ino, (first, count)): (&u32, &(PathId, u32))| {
+        let what = format!("{count} of the names that the inode counts were not found");
+        Error::lost(&paths.path(*first), Error::corrupt(Place::Inode(Ino(*ino)), what))
+    };
+    incomplete.into_iter().map(error).collect()
 }
 
 /// Number of the second of several equal names.

@@ -121,3 +121,27 @@ fn a_wrong_bit_for_encryption_costs_neither_names_nor_content() {
         }
     }
 }
+
+#[test]
+fn a_lost_name_of_a_file_with_another_one_is_told() {
+    let device = sound(0);
+    let volume = open(device.clone());
+    volume.create_dir_all("/many").expect("there is space");
+    (0..600).for_each(|n| volume.write(format!("/many/name-{n}"), content(n, 10)).expect("there is space"));
+    volume.hard_link("/many/name-77", "/many/further").expect("there is space");
+    volume.close().expect("in memory");
+    for name in ["name-77", "further"] {
+        let (block, slot) = entry(&device, name);
+        let mut bitmap = vec![0; 214usize.div_ceil(8)];
+        device.read(block * BLOCK, &mut bitmap).expect("in memory");
+        let was = bitmap.clone();
+        bitmap[slot as usize / 8] &= !(1 << (slot % 8));
+        device.write(block * BLOCK, &bitmap).expect("in memory");
+        let result = rescued(device.clone(), &Options::default());
+        let is_told =
+            result.losses.iter().any(|loss| loss.starts_with("many/") && loss.contains("1 of the names"));
+        assert!(is_told, "{name}: {:?}", result.losses);
+        device.write(block * BLOCK, &was).expect("in memory");
+    }
+    assert_eq!(rescued(device, &Options::default()).losses, Vec::<String>::new());
+}
