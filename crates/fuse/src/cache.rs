@@ -1,13 +1,14 @@
 //! The policy of the kernel's cache in front of a volume: how long names and attributes stay valid, when the
 //! kernel has to write its dirty pages back, and on whose behalf it does.
 //!
-//! Only this mount changes the volume, so the kernel may cache names and attributes for long. There are two
+//! Only this mount changes the volume, so the kernel may cache names and attributes for long. There are three
 //! exceptions:
 //!
 //! - Attributes of files open for writing are cached briefly or not at all. The kernel does not count their
 //!   blocks. Its GETATTR before write(2) also tells us which process writes, and lets us report that earlier
 //!   data could not be written back.
 //! - Names in casefolded directories are not cached: one name has several spellings there.
+//! - Nor are names in encrypted directories, which change with their keys.
 
 mod dirty_files;
 mod dirty_pages;

@@ -88,7 +88,8 @@ impl Engine {
         self.complete(pending)
     }
 
-    /// Begins a [`checkpoint`](Self::checkpoint): does all that needs access to the volume.
+    /// Begins a [`checkpoint`](Self::checkpoint). Returns its next work on the device, if any; [`finish`](Self::finish) takes the
+    /// outcome and returns the work after that.
     ///
     /// # Errors
     /// Those of [every change](Engine#errors).
@@ -110,7 +111,7 @@ impl Engine {
         self.complete(pending)
     }
 
-    /// Begins an [`unmount`](Self::unmount): does all that needs access to the volume.
+    /// Begins an [`unmount`](Self::unmount), in the steps of [`begin_checkpoint`](Self::begin_checkpoint).
     ///
     /// # Errors
     /// Those of [every change](Engine#errors).

@@ -72,8 +72,8 @@ impl Engine {
         self.complete(pending)
     }
 
-    /// Begins an [`fsync`](Self::fsync): does all that needs access to the volume. The work that is left is
-    /// none, a flush that several files can share, or a checkpoint.
+    /// Begins an [`fsync`](Self::fsync). Returns its next work on the device, if any; [`finish`](Self::finish) takes the outcome
+    /// and returns the work after that.
     ///
     /// # Errors
     /// Those of [every change](Engine#errors).
@@ -89,7 +89,7 @@ impl Engine {
             }
             if scope == SyncScope::Data && self.names_are_written(ino)? {
                 drop(inode);
-                return self.flush_logs();
+                return self.write_then_flush();
             }
         }
         if renames_first || self.needs_checkpoint(&inode)? && !self.is_as_checkpointed(ino) {
@@ -129,14 +129,14 @@ impl Engine {
         self.checkpoint_then(Reason::Sync, Then::End)
     }
 
-    /// Writes the logs. The flush is left to be done.
-    fn flush_logs(&mut self) -> Result<Option<PendingSync>> {
-        self.write_logs()?;
+    /// Writes the logs. The flush is the work that is left.
+    fn write_then_flush(&mut self) -> Result<Option<PendingSync>> {
+        self.write_logs_of_fsync()?;
         Ok(Some(self.pending(Work::Flush, Then::End)))
     }
 
     /// Writes the pending runs of an fsync, data before the nodes that refer to it.
-    fn write_logs(&mut self) -> Result<()> {
+    fn write_logs_of_fsync(&mut self) -> Result<()> {
         for kind in
             [SegmentType::HotData, SegmentType::WarmData, SegmentType::ColdData, SegmentType::WarmNode]
         {
@@ -172,7 +172,7 @@ impl Engine {
         if self.must_write_inode(ino, scope)? {
             nids.push(own);
         }
-        let Some(nid) = nids.pop() else { return self.flush_logs() };
+        let Some(nid) = nids.pop() else { return self.write_then_flush() };
         let before_mark = match attributes_first || self.nodes().since_checkpoint().has_moved(ino) {
             true => BeforeMark::Flush,
             false => BeforeMark::Nothing,
@@ -191,7 +191,7 @@ impl Engine {
         }
         let NodesWrite { last, before_mark, .. } = *nodes;
         if before_mark == BeforeMark::Flush {
-            self.write_logs()?;
+            self.write_logs_of_fsync()?;
             return Ok(Some(self.pending(Work::Flush, Then::Mark(last))));
         }
         self.write_mark(last)
@@ -209,7 +209,7 @@ impl Engine {
             self.nodes_mut().since_checkpoint_mut().note_named(ino);
         }
         self.nodes_mut().since_checkpoint_mut().note_mark(ino);
-        self.flush_logs()
+        self.write_then_flush()
     }
 
     /// Returns true if a file's xattr node has changed, or may have been written without the fsync mark.

@@ -20,7 +20,7 @@ use super::{
     cleaning_reads::ReadAhead,
     foreground::Rounds,
     pending::{PendingSync, Then, Work},
-    write_dirty::{AfterDirtyWrite, Scope},
+    write_dirty::{AfterDirtyWrite, SLICE_BLOCKS, Scope},
 };
 
 /// Result of cleaning.
@@ -37,8 +37,6 @@ pub(super) const FOREGROUND_SECTIONS: u32 = 8;
 /// Number of moved blocks at which an operation stops cleaning and goes on; it empties one section in any
 /// case.
 const FOREGROUND_BLOCKS: u64 = FOREGROUND_SECTIONS as u64 * BLOCKS_PER_SEGMENT as u64;
-/// Number of blocks that are moved between two turns of readers: 128 KiB.
-const SLICE_BLOCKS: u32 = 32;
 /// Maximum number of victims tried for each section to be emptied, if the caller waits for another operation
 /// or will try again.
 pub(super) const TRIES: usize = 4;

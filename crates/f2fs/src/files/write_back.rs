@@ -116,8 +116,8 @@ impl Files {
         PagesOfFile { ino, blocks, written: 0, reason }
     }
 
-    /// Writes at least `count` of these pages, or the rest. Adjacent pages that the policy updates in place leave as one
-    /// write. Returns true if some are left. Nothing may change between two calls.
+    /// Writes at least `count` of these pages, or the rest; adjacent pages that the policy updates in place count as one, because
+    /// they leave as one write. Returns true if some are left. Nothing may change between two calls.
     pub(crate) fn write_some_pages(&mut self, pages: &mut PagesOfFile, count: usize) -> Result<bool> {
         let PagesOfFile { ino, reason, .. } = *pages;
         let end = pages.written.saturating_add(count);

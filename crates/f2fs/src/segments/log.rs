@@ -1,7 +1,7 @@
 //! The logs, which allocate new blocks. Each of the six has a current segment (curseg) and a *pending run*:
 //! consecutive blocks gathered in memory, to be written in one request.
 //!
-//! *Invariants*: a block of a pending run is valid and exists nowhere else, so reads look here first. A run
+//! *Invariants*: a block of a pending run is valid and its newest content exists nowhere else, so reads look here first. A run
 //! that could not be written stays here; it is read and overwritten like any other, and no later run is
 //! written before it.
 

@@ -45,8 +45,7 @@ impl FileSystem {
         Ok(volume)
     }
 
-    /// Makes a file durable. Concurrent calls share one flush of the device, and other operations do not wait
-    /// for it.
+    /// Makes a file durable. Concurrent calls share the last flush of the device, during which the volume is not locked.
     pub fn fsync(&self, ino: Ino, scope: SyncScope) -> Result<()> {
         let mut volume = self.sync_lock()?;
         if let Some(nothing_to_do) = self.may_sync(&volume)? {
