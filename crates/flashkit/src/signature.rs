@@ -9,7 +9,7 @@ use block::Device;
 use image::Source;
 
 use disk::Disk;
-use table::{CONTAINERS, Signature, VOLUMES};
+use table::{CONTAINERS, CONVERT, Signature, VOLUMES};
 
 /// Bytes of a device read at once.
 const WINDOW_BYTES: u64 = 64 << 10;
@@ -41,6 +41,15 @@ pub fn describe(device: &dyn Device, source: &Source) -> io::Result<Option<Strin
         }
     }
     Ok(windows.first_of(VOLUMES.iter())?.map(|found| format!("it carries {}", found.name)))
+}
+
+/// Describes a disk image that keeps the blocks of its disk in an order of its own, and the way to a raw one. A start that
+/// cannot be read tells of none.
+pub fn describe_reordered(device: &dyn Device) -> Option<String> {
+    let mut windows = Windows::new(device);
+    let mut reordered = CONTAINERS.iter().filter(|(_, advice)| *advice == CONVERT);
+    let found = reordered.find(|(signature, _)| windows.has(signature).unwrap_or(false));
+    found.map(|(signature, advice)| format!("{}: {advice}", signature.name))
 }
 
 /// The windows of a device read so far.

@@ -58,6 +58,27 @@ fn a_volume_without_metadata_is_rescued_and_the_image_is_not_changed() {
     assert!(fs::metadata(dir.join("rescued.tar")).unwrap().len() > 3 << 20);
 }
 
+#[test]
+fn an_image_with_blocks_in_another_order_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    volume(dir);
+    let raw = fs::read(dir.join("v.img")).unwrap();
+    for (start, at) in [(&b"KDMV"[..], 0), (b"vhdxfile", 0), (b"conectix", 0), (b"\x7F\x10\xDA\xBE", 64)] {
+        let mut header = vec![0; 1 << 20];
+        header[at..at + start.len()].copy_from_slice(start);
+        fs::write(dir.join("disk"), [&header[..], &raw].concat()).unwrap();
+        let error = fails(dir, &["rescue", "disk", "rescued"]);
+        assert!(error.contains("qemu-img convert -O raw"), "{error}");
+        assert!(!dir.join("rescued").exists());
+        let error = fails(dir, &["rescue", "--list", "disk"]);
+        assert!(error.contains("qemu-img convert -O raw"), "{error}");
+    }
+    // These blocks are in order.
+    ok(dir, &["rescue", "disk", "rescued", "--format", "raw"]);
+    same(dir, "rescued");
+}
+
 /// Makes a volume on devices of `bytes` each, fills the first of them, and takes the superblocks away. Returns the arguments
 /// that name the others.
 fn on_several(dir: &Path, sections: &str, bytes: u64, further: &[&'static str]) -> Vec<&'static str> {

@@ -215,6 +215,9 @@ pub const VOLUMES: &[Signature] = &[
     sign("an MBR partition table", &[at(510)], &[b"\x55\xAA"]),
 ];
 
+/// Advice for disk images of other formats, which keep the blocks of a disk in an order of their own.
+pub const CONVERT: &str = "convert it with qemu-img convert -O raw";
+
 /// Files that hold a disk, an archive or a program, each with advice for a caller who mistakes it for a
 /// volume.
 #[rustfmt::skip]
@@ -224,10 +227,10 @@ pub const CONTAINERS: &[(Signature, &str)] = &[
     (sign("an Android boot image", &[at(0)], &[b"ANDROID!", b"VNDRBOOT"]), "it holds a kernel and no volume"),
     (sign("an Android verified boot image", &[at(0)], &[b"AVB0"]), "it holds no volume"),
     (sign("a qcow2 image", &[at(0)], &[b"QFI\xFB"]), "flashkit convert makes a raw image of it"),
-    (sign("a VMDK image", &[at(0)], &[b"KDMV", b"COWD"]), "convert it with qemu-img convert -O raw"),
-    (sign("a VHDX image", &[at(0)], &[b"vhdxfile"]), "convert it with qemu-img convert -O raw"),
-    (sign("a VHD image", &[at(0)], &[b"conectix"]), "convert it with qemu-img convert -O raw"),
-    (sign("a VDI image", &[at(64)], &[b"\x7F\x10\xDA\xBE"]), "convert it with qemu-img convert -O raw"),
+    (sign("a VMDK image", &[at(0)], &[b"KDMV", b"COWD"]), CONVERT),
+    (sign("a VHDX image", &[at(0)], &[b"vhdxfile"]), CONVERT),
+    (sign("a VHD image", &[at(0)], &[b"conectix"]), CONVERT),
+    (sign("a VDI image", &[at(64)], &[b"\x7F\x10\xDA\xBE"]), CONVERT),
     (sign("gzip-compressed data", &[at(0)], &[b"\x1F\x8B\x08"]), "decompress it first"),
     (sign("xz-compressed data", &[at(0)], &[b"\xFD7zXZ\0"]), "decompress it first"),
     (sign("zstd-compressed data", &[at(0)], &[b"\x28\xB5\x2F\xFD"]), "decompress it first"),

@@ -18,6 +18,7 @@ use clap::ValueEnum;
 use f2fs::format::BlockSize;
 use f2fs_rescue::{Facts, Found, Grade, Masked, Options, Origin, Progress, RemovedFiles, Rescue, Selection};
 use f2fs_tree::Owners;
+use image::Source;
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
@@ -28,6 +29,7 @@ use crate::{
     output::is_one_place,
     progress,
     render::{self, PathRows},
+    signature,
     target::{BareImage, open_image},
 };
 use arrivals::{Arrivals, Counts};
@@ -187,6 +189,9 @@ fn open(args: &Args, known: Option<&KnownMap>) -> Result<Vec<Arc<dyn Device>>> {
     let sources = args.image.sources();
     let images = sources.iter().map(|source| open_image(source, OpenOptions::default()));
     let images = images.collect::<Result<Vec<_>>>()?;
+    if args.image.place.range.format.image_format.is_none() {
+        sources.iter().zip(&images).try_for_each(|(source, image)| refuse_reordered(source, image))?;
+    }
     if let (Some(path), [image, others @ ..]) = (&args.map, images.as_slice()) {
         let path = path.display();
         if !others.is_empty() {
@@ -249,6 +254,15 @@ fn rescue(args: &Args, known: Option<&KnownMap>) -> Result<Rescue> {
     let saved = kept.map_or(Ok(()), KeptMap::finish);
     let rescue = rescue?;
     saved.map(|()| rescue)
+}
+
+/// Refuses a disk image that keeps the blocks of its disk in an order of its own: nodes would be found in it, and the content of
+/// files would be that of other blocks.
+fn refuse_reordered(source: &Source, image: &image::Image) -> Result<()> {
+    match signature::describe_reordered(&*image.device()) {
+        Some(what) => bail!("{source}: {what}; --format raw rescues it as it is"),
+        None => Ok(()),
+    }
 }
 
 /// Warns that the part of a device may be another: then contents of files are wrong.
