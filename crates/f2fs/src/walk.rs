@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{
     Error, Place, Result,
-    engine::{Caller, DirEntry, Engine},
+    engine::{Caller, DirEntry, Engine, StoredHash},
     format::FileType,
     units::Ino,
 };
@@ -216,6 +216,12 @@ fn names(volume: &Engine, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
             Err(_) => further += 1,
         }
     }
+    for entry in names.iter().filter(|entry| entry.hash == StoredHash::Differs) {
+        match damage.len() < DAMAGE_MAX {
+            true => damage.push(Error::lost(&entry.name, misnamed(volume, dir, entry.ino))),
+            false => further += 1,
+        }
+    }
     // The sort is stable: duplicate names keep the directory's order.
     names.sort_by(|a, b| a.name.cmp(&b.name));
     let mut kept: Vec<DirEntry> = Vec::with_capacity(names.len());
@@ -246,6 +252,17 @@ fn names(volume: &Engine, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
         damage.push(Error::corrupt(Place::Inode(dir), format!("{further} further losses in the directory")));
     }
     Ok((kept, damage))
+}
+
+/// The damage of an entry whose hash is that of another name.
+fn misnamed(volume: &Engine, dir: Ino, ino: Ino) -> Error {
+    let own = volume.inode(ino).ok().filter(|inode| inode.head().pino.get() == dir.0);
+    let own = own.map(|inode| inode.last_name().escape_ascii().to_string());
+    let what = match own.filter(|own| !own.is_empty()) {
+        Some(own) => format!("the name has the hash of another one; {ino} was entered as \"{own}\""),
+        None => format!("the name of {ino} has the hash of another one"),
+    };
+    Error::corrupt(Place::Inode(dir), what)
 }
 
 /// Returns true if an inode confirms that it has a name in this directory.

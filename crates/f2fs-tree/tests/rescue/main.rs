@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use block::{Device, Fault, Faulty, Overlay, Rng, Verb};
 use f2fs::{
-    Error, Result,
+    Error, Place, Result,
     engine::{Engine, Options},
+    format::dentry::Dentries,
     units::{BlockAddr, Ino},
 };
 use f2fs_tree::{ExportOptions, VolumeSource, export};
@@ -87,6 +88,36 @@ fn rescue(device: Arc<dyn Device>) -> Result<(Tree, Vec<Path>)> {
     let done = export(&mut source, &mut tree, options)?;
     assert_eq!(done.losses as usize, lost.len());
     Ok((tree, lost))
+}
+
+/// Exports the device with each block of directories changed in turn, and expects that the loss is told and that `after`
+/// accepts the tree.
+fn expect_told(change: impl Fn(&mut [u8]), after: impl Fn(&Tree, &Tree) -> bool) {
+    let device = make();
+    let blocks = Blocks::of(&Engine::open(device.clone(), Options::read_only()).expect("a good volume"));
+    let (before, _) = rescue(device.clone()).expect("a good volume");
+    let directory_blocks = &blocks.of_kind[&BlockKind::DirectoryData];
+    assert!(directory_blocks.len() > 4, "{}", directory_blocks.len());
+    for (addr, _) in directory_blocks {
+        let mut bytes = vec![0; BLOCK as usize];
+        device.read(u64::from(addr.0) * BLOCK, &mut bytes).expect("in memory");
+        change(&mut bytes);
+        let changed = Overlay::new(device.clone());
+        changed.write(u64::from(addr.0) * BLOCK, &bytes).expect("in memory");
+        let (tree, lost) = rescue(Arc::new(changed)).expect("the root is readable");
+        assert!(!lost.is_empty() && after(&before, &tree), "{addr}: {lost:?}");
+    }
+}
+
+#[test]
+fn a_name_with_the_hash_of_another_one_is_told_and_exported() {
+    /// Byte of the names in a block of 4 KiB with its 214 slots, and bytes of a slot.
+    const NAMES: usize = 4096 - 214 * 8;
+    let change = |bytes: &mut [u8]| {
+        let last = Dentries::new(&*bytes, Place::Volume).entries().flatten().last().expect("a name").slot;
+        bytes[NAMES + 8 * last] ^= 1;
+    };
+    expect_told(change, |before, after| after.nodes.len() == before.nodes.len());
 }
 
 #[test]

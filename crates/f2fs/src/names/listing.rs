@@ -13,7 +13,8 @@ use crate::{
     format::{
         FileType,
         dentry::{Dentries, Dentry},
-        inode::inline,
+        hash::name_hash,
+        inode::{advise, flag, inline},
         node::NodeBlock,
     },
     units::Ino,
@@ -31,8 +32,30 @@ pub struct DirEntry {
     pub ino: Ino,
     /// File type stored in the entry, if it is a valid one.
     pub kind: Option<FileType>,
+    /// Relation of the name to the hash that is stored with it.
+    pub hash: StoredHash,
     /// Cookie of the position after this entry.
     pub next_cookie: u64,
+}
+
+/// Relation of a name to the hash that is stored with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoredHash {
+    /// It is the hash of the name, or nothing tells: the directory folds case or is encrypted.
+    Fits,
+    /// It is another one: the name or the hash is damaged, and a lookup does not find the name.
+    Differs,
+}
+
+impl StoredHash {
+    fn of(dir: &NodeBlock, entry: &Dentry<'_>) -> StoredHash {
+        let is_plain = !dir.has_flag(flag::CASEFOLD) && !dir.has_advise(advise::ENCRYPT);
+        let has_hash = is_plain && !matches!(entry.name, b"." | b"..");
+        match has_hash && entry.hash != name_hash(entry.name) {
+            true => StoredHash::Differs,
+            false => StoredHash::Fits,
+        }
+    }
 }
 
 impl Names {
@@ -195,7 +218,8 @@ impl DirCursor<'_> {
             }
         })?;
         let after = entry.slot + crate::format::dentry::slots_for(entry.name.len());
-        Ok(DirEntry { name, ino: entry.ino, kind: entry.kind, next_cookie: block * slots + after as u64 })
+        let (hash, next_cookie) = (StoredHash::of(&self.inode, &entry), block * slots + after as u64);
+        Ok(DirEntry { name, ino: entry.ino, kind: entry.kind, hash, next_cookie })
     }
 }
 
