@@ -11,7 +11,7 @@ use std::{
 
 use block::Device;
 
-/// Merges concurrent flushes of one device.
+/// Lets the calls that wait for a running flush of a device share the next one.
 #[derive(Default)]
 pub(super) struct Flusher {
     state: Mutex<State>,

@@ -100,7 +100,7 @@ impl Io {
         self.device.write(self.offset(addr), bytes).map_err(|source| Error::Io { at, source })
     }
 
-    /// Flushes the device: makes all earlier writes durable. Concurrent calls share a flush.
+    /// Flushes the device: makes all earlier writes durable. Calls that wait for a running flush share the next one.
     ///
     /// # Errors
     /// [`Error::Io`] if the device fails, or has failed in an earlier flush. The content of the device is unknown then.

@@ -89,7 +89,7 @@ pub(super) struct LastNode {
 
 impl PendingSync {
     /// Returns true if only one flush of the device is left. The volume accepts changes in the meantime, and operations that
-    /// [run](Self::run) such a flush at the same time share it. If it fails, report it to [`Engine::flushed`].
+    /// wait in [`run`](Self::run) while a flush is under way share the next one. If it fails, report it to [`Engine::flushed`].
     #[must_use]
     pub fn is_only_flush(&self) -> bool {
         matches!((&self.work, &self.then), (Work::Flush, Then::End))

@@ -24,7 +24,7 @@ pub enum FsyncMode {
     Posix,
     /// In addition, all earlier renames become durable.
     Strict,
-    /// Only the order: the device is not flushed.
+    /// Only the order: the device is not flushed, except by a checkpoint.
     NoBarrier,
 }
 
