@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{
     Error, Place, Result,
-    engine::{Caller, DirEntry, Engine, StoredHash},
+    engine::{Caller, DirEntry, Engine},
     format::FileType,
     units::Ino,
 };
@@ -216,7 +216,7 @@ fn names(volume: &Engine, dir: Ino) -> Result<(Vec<DirEntry>, Vec<Error>)> {
             Err(_) => further += 1,
         }
     }
-    for entry in names.iter().filter(|entry| entry.hash == StoredHash::Differs) {
+    for entry in names.iter().filter(|entry| entry.has_other_hash()) {
         match damage.len() < DAMAGE_MAX {
             true => damage.push(Error::lost(&entry.name, misnamed(volume, dir, entry.ino))),
             false => further += 1,

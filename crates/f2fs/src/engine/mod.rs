@@ -53,7 +53,7 @@ pub use crate::{
     },
     names::{
         DirCursor, DirEntry, FinalSymlink, Found, NewNode, PathEnd, RenameMode, SET_GID, SeenBlocks, SetAttr,
-        Stat, StoredHash, Times, XattrMode, without_privilege,
+        Stat, Times, XattrMode, without_privilege,
     },
     nodes::Limits,
     segments::{Counters, Discards},

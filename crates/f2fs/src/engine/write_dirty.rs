@@ -18,8 +18,8 @@ use crate::{
     units::{Ino, Nid},
 };
 
-/// Number of blocks that are written, or moved by cleaning, between two turns of readers. The device gets most of them in runs of up
-/// to 960 KiB.
+/// Number of blocks that are written, or moved by cleaning, between two turns of readers. The device gets most of
+/// them in runs of up to 960 KiB.
 pub(super) const SLICE_BLOCKS: u32 = 32;
 
 /// A write of dirty blocks in progress. It can pause between any two blocks.

@@ -32,30 +32,25 @@ pub struct DirEntry {
     pub ino: Ino,
     /// File type stored in the entry, if it is a valid one.
     pub kind: Option<FileType>,
-    /// Relation of the name to the hash that is stored with it.
-    pub hash: StoredHash,
+    /// Hash that is stored with the name, if the directory neither folds case nor is encrypted. "." and ".." have none.
+    pub hash: Option<u32>,
     /// Cookie of the position after this entry.
     pub next_cookie: u64,
 }
 
-/// Relation of a name to the hash that is stored with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoredHash {
-    /// It is the hash of the name, or nothing tells: the directory folds case or is encrypted.
-    Fits,
-    /// It is another one: the name or the hash is damaged, and a lookup does not find the name.
-    Differs,
+impl DirEntry {
+    /// Returns true if the stored hash is that of another name: the name or the hash is damaged, and a lookup does not find
+    /// the name.
+    #[must_use]
+    pub fn has_other_hash(&self) -> bool {
+        self.hash.is_some_and(|hash| hash != name_hash(&self.name))
+    }
 }
 
-impl StoredHash {
-    fn of(dir: &NodeBlock, entry: &Dentry<'_>) -> StoredHash {
-        let is_plain = !dir.has_flag(flag::CASEFOLD) && !dir.has_advise(advise::ENCRYPT);
-        let has_hash = is_plain && !matches!(entry.name, b"." | b"..");
-        match has_hash && entry.hash != name_hash(entry.name) {
-            true => StoredHash::Differs,
-            false => StoredHash::Fits,
-        }
-    }
+/// Returns the hash that is stored with a name, if it is one of the bytes of the name.
+fn plain_hash(dir: &NodeBlock, entry: &Dentry<'_>) -> Option<u32> {
+    let is_plain = !dir.has_flag(flag::CASEFOLD) && !dir.has_advise(advise::ENCRYPT);
+    (is_plain && !matches!(entry.name, b"." | b"..")).then_some(entry.hash)
 }
 
 impl Names {
@@ -218,7 +213,7 @@ impl DirCursor<'_> {
             }
         })?;
         let after = entry.slot + crate::format::dentry::slots_for(entry.name.len());
-        let (hash, next_cookie) = (StoredHash::of(&self.inode, &entry), block * slots + after as u64);
+        let (hash, next_cookie) = (plain_hash(&self.inode, &entry), block * slots + after as u64);
         Ok(DirEntry { name, ino: entry.ino, kind: entry.kind, hash, next_cookie })
     }
 }

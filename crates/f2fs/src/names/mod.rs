@@ -33,7 +33,7 @@ pub use dir::Found;
 pub use dir_blocks::SeenBlocks;
 pub(crate) use dir_write::ENTRY_BLOCKS;
 pub(crate) use listing::NextEntries;
-pub use listing::{DirCursor, DirEntry, StoredHash};
+pub use listing::{DirCursor, DirEntry};
 pub use paths::{FinalSymlink, PathEnd};
 pub use rename::RenameMode;
 pub use stat::{SET_GID, Stat, without_privilege};
